@@ -1,0 +1,37 @@
+# Two commands matter: `make test` sets up and runs everything CI runs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: test check unit mutants bench clean help
+
+help: ## Show the targets
+	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/'
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+test: check unit ## Set up, then formatting, lint, types, import directions and all tests
+
+check: $(STAMP) ## Formatting, lint, types, import directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(STAMP) ## The tests alone
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+mutants: $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
+	$(BIN)/python tests/mutants/run.py
+
+bench: $(STAMP) ## Speed of the core on one core, one JSON object per line
+	$(BIN)/python benchmarks/core.py
+
+clean: ## Remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

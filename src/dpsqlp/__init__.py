@@ -1,0 +1,1 @@
+"""Live statistics from private event streams."""

@@ -1,0 +1,36 @@
+"""Accounting: (epsilon, delta, caps) to noise scales and thresholds, and back."""
+
+from dpsqlp.accounting.calibrate import calibrate
+from dpsqlp.accounting.gdp import delta_of, epsilon_of, nu_of
+from dpsqlp.accounting.inverse import epsilon_spent, squared_nu
+from dpsqlp.accounting.model import (
+    SELECTION,
+    CalibratedProcess,
+    Calibration,
+    Caps,
+    Process,
+    ProcessKind,
+    Release,
+    Selection,
+)
+from dpsqlp.accounting.paper import paper_calibration
+from dpsqlp.accounting.thresholds import thresholds
+
+__all__ = [
+    "SELECTION",
+    "CalibratedProcess",
+    "Calibration",
+    "Caps",
+    "Process",
+    "ProcessKind",
+    "Release",
+    "Selection",
+    "calibrate",
+    "delta_of",
+    "epsilon_of",
+    "epsilon_spent",
+    "nu_of",
+    "paper_calibration",
+    "squared_nu",
+    "thresholds",
+]

@@ -1,0 +1,97 @@
+"""From noise to privacy: what a set of noise scales costs.
+
+Implements the squared shift over noise of one unit against the whole output,
+
+    nu^2 = Cs s^2 / sigma_k^2 + sum over processes m of charge_m L_m^2 s^2 / sigma_m^2
+
+and the charge for float error in the noise, which moves probabilities by a factor e^error, so
+epsilon by error and delta_0 by the factor. A unit with c_k records in (key, window) k, each of
+size at most L, shifts that process by at most c_k L s; with c_k <= c and sum c_k <= C,
+sum c_k^2 <= C c. `distinct` adds one per (key, window), or one per vote with public keys. Because
+nu^2 caps every history of adaptively chosen inputs, the composition is nu-GDP (Smith and Thakurta
+2022; Koskela et al. 2023).
+
+Privacy contract: earlier stages must have enforced the caps and the bounds, and each process must
+have noise of its own. What `distinct` shares with selection is paid by selection.
+
+Not covered: that a threshold really fails with the probability it states (see `thresholds`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from dpsqlp.accounting.gdp import bisect, delta_of
+from dpsqlp.accounting.model import Calibration, Caps, Process, Release
+
+if TYPE_CHECKING:  # importing the mechanisms would load numba
+    from dpsqlp.mechanisms.base import Mechanism
+
+FLOAT_SHARE = 1 / 1000  # of epsilon, set aside for float error in the noise
+_FLOAT_ERROR = 2.0**-50  # of a path, relative to its deviation, times sqrt(T): rounding adds up
+_TAIL = 4.5  # deviations: beyond them a shift of narrow noise moves probabilities more
+
+
+def charge(process: Process, caps: Caps, release: Release, private_keys: bool) -> int:
+    """The largest sum over (key, window) of squared contributions, for L = 1.
+
+    0: the process is released from the selection process.
+    """
+    if process.kind != "distinct":
+        return caps.records * caps.records_per_key
+    if not private_keys:
+        return caps.selections
+    return 0 if release == "every_trigger" else caps.records
+
+
+def float_charge(deviation: float, touched: int, mechanism: Mechanism) -> float:
+    """The epsilon of float error in one noise process.
+
+    `deviation` is sigma in quanta, `touched` the number of its instances that one unit reaches.
+    """
+    relative = _FLOAT_ERROR * math.sqrt(mechanism.triggers * max(mechanism.variance))
+    return 4 * mechanism.triggers * touched * relative * max(deviation, _TAIL)
+
+
+def squared_nu(
+    calibration: Calibration, caps: Caps, mechanism: Mechanism, release: Release
+) -> float:
+    """[nu^2] of the whole output, from the sigmas."""
+    selection = calibration.selection
+    terms = []
+    if selection is not None:
+        terms.append(caps.selections / selection.sigma**2)
+    for calibrated in calibration.processes:
+        squares = charge(calibrated.process, caps, release, selection is not None)
+        terms.append(squares * (calibrated.process.bound / calibrated.sigma) ** 2)
+    return mechanism.sensitivity**2 * math.fsum(terms)
+
+
+def epsilon_spent(
+    calibration: Calibration, caps: Caps, mechanism: Mechanism, release: Release
+) -> float:
+    """The epsilon bought at `calibration.delta`, from the sigmas and the thresholds' failure.
+
+    Infinite if the thresholds alone use up delta.
+    """
+    selection = calibration.selection
+    failure = 0.0 if selection is None else caps.selections * selection.failure
+    if failure >= calibration.delta:
+        return math.inf
+    nu = math.sqrt(squared_nu(calibration, caps, mechanism, release))
+    float_error = 0.0
+    if selection is not None:
+        float_error += float_charge(selection.sigma, caps.selections, mechanism)
+    for calibrated in calibration.processes:
+        if charge(calibrated.process, caps, release, selection is not None):
+            deviation = calibrated.sigma / calibrated.quantum
+            float_error += float_charge(deviation, caps.records, mechanism)
+
+    def too_small(epsilon: float) -> bool:
+        error = max(float_error, epsilon * FLOAT_SHARE)  # the share is spent in any case
+        return epsilon <= error or (
+            delta_of(epsilon - error, nu) * math.exp(error) > calibration.delta - failure
+        )
+
+    return bisect(too_small)[1]

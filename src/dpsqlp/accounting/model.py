@@ -1,0 +1,81 @@
+"""The vocabulary of accounting: what is bounded, what is summed, what is spent.
+
+Symbols of the mathematics in brackets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Release = Literal["every_trigger", "threshold"]
+ProcessKind = Literal["count", "sum", "distinct"]
+
+SELECTION = "selection"
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What one unit may contribute over the whole stream."""
+
+    records: int  # [C]
+    records_per_key: int  # [c] per (key, window)
+    selections: int  # [Cs] selection votes
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One continual sum per (key, window), before calibration.
+
+    `count` adds 1 per record, or per record with a value in micro-batch column `column`; `sum`
+    adds that column's clamped value; `distinct` adds 1 per unit.
+    """
+
+    name: str
+    kind: ProcessKind
+    column: int | None = None
+    lower: float = 0.0
+    upper: float = 1.0
+
+    @property
+    def bound(self) -> float:
+        """[L], the largest size of one contribution."""
+        return max(abs(self.lower), abs(self.upper))
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedProcess:
+    """A process with its noise. `purpose` names the noise process it is released from.
+
+    A `distinct` process under `every_trigger` with private keys is released from the selection
+    process: its purpose is `SELECTION` and it costs nothing of its own.
+    """
+
+    process: Process
+    purpose: str
+    sigma: float  # in units of the value; the noise of trigger i has deviation sigma * b(i)
+    quantum: float  # a power of two; totals and noise are integer multiples of it
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A key is selected iff count > minimum and count + noise >= threshold."""
+
+    minimum: int  # [mu]
+    sigma: float  # [sigma_k]
+    thresholds: tuple[int, ...]  # [thr(i)], i = 1..T
+    failure: float  # [beta] per selection vote, over all triggers
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Every number between (epsilon, delta) and the noise."""
+
+    epsilon: float
+    delta: float
+    nu: float  # the whole output is nu-GDP, eligibility aside
+    epsilon_gaussian: float  # epsilon less the charge for float error in the noise
+    delta_gaussian: float  # [delta_0]
+    delta_threshold: float  # [Cs * beta], 0 with public keys
+    selection: Selection | None  # None: keys are public
+    processes: tuple[CalibratedProcess, ...]

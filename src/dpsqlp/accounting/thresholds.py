@@ -1,0 +1,41 @@
+"""Thresholds of private key selection.
+
+Implements thr(i) = ceil(mu + 1 + 1/2 + sigma b(i) z) with Pr[N > z] = beta / T.
+
+Privacy contract: a key with a single unit above the minimum (count = mu + 1) is selected at any of
+its T triggers with probability at most beta. It is selected at trigger i only if
+mu + 1 + rint(noise) >= thr(i), so only if the noise is at least thr(i) - mu - 1 - 1/2, and the T
+probabilities add up (union bound). Charged per selection vote: the caller multiplies by the votes.
+Everything rounds up. The last digits, where a noise path may be off by a relative 2^-50, are
+covered by raising the real-valued threshold by a relative 2^-40 before its ceiling.
+
+Not covered: the Gaussian cost of the noisy counts themselves (see `calibrate`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from dpsqlp.errors import PlanError
+
+_NUDGE = 1 + 2.0**-40
+_LARGEST = 2.0**53
+
+
+def thresholds(
+    *, sigma: float, variance: Iterable[float], minimum: int, failure: float
+) -> tuple[int, ...]:
+    """[thr(i)] for i = 1..T; `variance` is b^2(i), `failure` is beta over all triggers."""
+    # Imported late: scipy.special would be most of the cost of importing this package.
+    from scipy.special import ndtri
+
+    deviations = [sigma * math.sqrt(value) for value in variance]
+    quantile = -float(ndtri(failure / len(deviations)))
+    exact = [minimum + 1.5 + deviation * quantile for deviation in deviations]
+    if not max(exact) <= _LARGEST:
+        raise PlanError(
+            f"The selection threshold would exceed 2^53; got {max(exact):g} from sigma = {sigma:g}"
+            f" and failure = {failure:g}. Raise epsilon or delta, or lower minimum."
+        )
+    return tuple(math.ceil(max(value * _NUDGE, value)) for value in exact)

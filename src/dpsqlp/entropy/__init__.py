@@ -1,0 +1,1 @@
+"""The one entropy gate: secret, keyed identifiers, keyed noise."""

@@ -1,0 +1,27 @@
+"""Everything dpsqlp raises on purpose.
+
+A message says the fact, what was got, and what to do. It never contains a record, a unit, an
+unreleased key or a true aggregate.
+"""
+
+from __future__ import annotations
+
+
+class DpsqlpError(Exception):
+    """Base of all errors that dpsqlp raises on purpose."""
+
+
+class PlanError(DpsqlpError):
+    """Parameters under which the privacy promise cannot be kept."""
+
+
+class BatchError(DpsqlpError):
+    """A micro-batch that does not fit the plan. The state is unchanged."""
+
+
+class TriggerError(DpsqlpError):
+    """A trigger out of turn, or past the last one paid for. The state is unchanged."""
+
+
+class SecretError(DpsqlpError):
+    """A secret or instance that is missing or malformed."""

@@ -1,0 +1,160 @@
+"""The plan: every number that shapes data or noise, frozen, with a fingerprint.
+
+A plan is made once, stored, and read back: nothing in it is ever computed again for a running
+pipeline, because another number would be other noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dpsqlp.accounting.model import SELECTION, Calibration, Caps, Release
+from dpsqlp.errors import PlanError
+from dpsqlp.mechanisms.base import Mechanism
+
+NOISE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Public time. Item number n (a window, a period of units) is open at the grid triggers
+    n * stride + 1 .. n * stride + triggers; with no stride there is one item, number 0."""
+
+    triggers: int
+    stride: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.triggers < 1 or (self.stride is not None and self.stride < 1):
+            raise PlanError(f"A grid needs at least one trigger and a positive stride; got {self}.")
+
+    def first(self, item: int) -> int:
+        """The grid trigger before the item's trigger number 1."""
+        return 0 if self.stride is None else item * self.stride
+
+    def open(self, trigger: int) -> range:
+        """The items that are open at a grid trigger."""
+        if self.stride is None:
+            return range(0, 1 if 1 <= trigger <= self.triggers else 0)
+        return range(-((self.triggers - trigger) // self.stride), (trigger - 1) // self.stride + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One pipeline's frozen parameters."""
+
+    query: str  # what is computed, in words or SQL: part of the fingerprint
+    unit_kinds: tuple[str, ...]  # canonical kinds of the unit columns, see entropy.canonical
+    key_kinds: tuple[str, ...]
+    windows: Grid
+    periods: Grid | None  # None: a unit's state is kept for ever
+    release: Release
+    caps: Caps
+    mechanism: Mechanism
+    calibration: Calibration
+    public_keys: tuple[bytes, ...] | None = None  # canonical bytes, sorted
+    fingerprint: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        _validate(self)
+        text = json.dumps(_exact(self.describe()), sort_keys=True, separators=(",", ":"))
+        object.__setattr__(self, "fingerprint", hashlib.sha256(text.encode()).digest())
+
+    @property
+    def triggers(self) -> int:
+        """[T] per window."""
+        return self.windows.triggers
+
+    @property
+    def value_columns(self) -> int:
+        """How many value columns a micro-batch has."""
+        columns = (calibrated.process.column for calibrated in self.calibration.processes)
+        return max((c + 1 for c in columns if c is not None), default=0)
+
+    def describe(self) -> dict[str, Any]:
+        """Every number of the plan, as plain values."""
+        return {
+            "noise_version": NOISE_VERSION,
+            "query": self.query,
+            "unit_kinds": self.unit_kinds,
+            "key_kinds": self.key_kinds,
+            "windows": asdict(self.windows),
+            "periods": None if self.periods is None else asdict(self.periods),
+            "release": self.release,
+            "caps": asdict(self.caps),
+            "mechanism": self.mechanism.parameters(),
+            "calibration": asdict(self.calibration),
+            "public_keys": None
+            if self.public_keys is None
+            else [key.hex() for key in self.public_keys],
+        }
+
+
+def _exact(value: Any) -> Any:
+    """Floats as hex, so that the fingerprint sees every bit."""
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, dict):
+        return {name: _exact(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(item) for item in value]
+    return value
+
+
+def _validate(plan: Plan) -> None:
+    """Refuse plans whose numbers do not belong together."""
+    triggers = plan.triggers
+    if plan.mechanism.triggers != triggers:
+        raise PlanError(
+            f"The noise is made for {plan.mechanism.triggers} triggers; the windows have"
+            f" {triggers}. Calibrate the mechanism for the windows' number of triggers."
+        )
+    if (plan.calibration.selection is None) != (plan.public_keys is not None):
+        raise PlanError(
+            "Keys are either public or selected. Give public_keys exactly when the calibration"
+            " has no selection."
+        )
+    if plan.public_keys is not None and list(plan.public_keys) != sorted(set(plan.public_keys)):
+        raise PlanError("public_keys must be sorted and without repetition.")
+    if triggers.bit_length() + plan.caps.records_per_key.bit_length() > 32:
+        raise PlanError(
+            f"{triggers} triggers per window with {plan.caps.records_per_key} records per unit and"
+            " key do not fit the unit state (32 bits together). Emit less often, or lower"
+            " max_rows_per_group."
+        )
+    if plan.periods is not None and plan.periods.stride is None:
+        raise PlanError("A unit period needs a stride; without a period give none.")
+    if min(asdict(plan.caps).values()) < 1:
+        raise PlanError(f"Every cap is at least 1; got {plan.caps}.")
+    _validate_noise(plan)
+
+
+def _validate_noise(plan: Plan) -> None:
+    """Refuse shared noise, and thresholds that do not protect."""
+    selection = plan.calibration.selection
+    if selection is not None and (
+        len(selection.thresholds) != plan.triggers or selection.minimum < 0
+    ):
+        raise PlanError(
+            f"Selection needs a minimum of 0 or more and one threshold for each of the"
+            f" {plan.triggers} triggers. Calibrate again."
+        )
+    purposes = [p.purpose for p in plan.calibration.processes if p.purpose != SELECTION]
+    if len(set(purposes)) != len(purposes):
+        raise PlanError(f"Two processes would share their noise; got the purposes {purposes}.")
+    for calibrated in plan.calibration.processes:
+        process = calibrated.process
+        if process.kind != "count" and (process.kind == "sum") != (process.column is not None):
+            raise PlanError(f"A sum has a value column, a distinct count has none; got {process}.")
+        if calibrated.purpose == SELECTION and not (
+            process.kind == "distinct"
+            and plan.release == "every_trigger"
+            and selection is not None
+            and (calibrated.sigma, calibrated.quantum) == (selection.sigma, 1.0)
+        ):
+            raise PlanError(
+                f"{process.name!r} cannot be released from the selection process: that is for a"
+                " distinct count of units under 'every_trigger', with the selection's own noise."
+            )

@@ -1,0 +1,1 @@
+"""The pure stages of a trigger: admit, bound, combine, advance."""

@@ -1,0 +1,185 @@
+"""Admit a micro-batch: check it against the plan, drop what cannot count, make it numbers.
+
+Privacy contract: a record is dropped here by looking at that record, the plan and the public
+clock alone: null unit, a window or period that is not open at this trigger, a key that is not
+public. Values are clamped and quantised towards zero, so that no record adds more than its bound.
+Nothing here looks at state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpsqlp.entropy.canonical import Encoded, encode, kind_of
+from dpsqlp.entropy.identify import Identifier
+from dpsqlp.entropy.prf import Words
+from dpsqlp.errors import BatchError
+from dpsqlp.plan import Grid, Plan
+from dpsqlp.tables.table import Table
+
+ABSENT = np.iinfo(np.int64).min  # a null value: adds nothing, sorts first
+_NUMERIC = ("integer", "float", "decimal", "boolean", "null")
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """The rows of one trigger, after the row query. Columns are Arrow arrays of one length."""
+
+    unit: tuple[pa.Array, ...]
+    key: tuple[pa.Array, ...]
+    window: pa.Array  # window numbers on the plan's grid
+    timestamp: pa.Array  # integers; order a unit's records
+    values: tuple[pa.Array, ...] = ()
+    period: pa.Array | None = None  # unit period numbers, if the plan has periods
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Admitted records as columns; one row per record."""
+
+    unit: Words
+    key: Words
+    key_text: Encoded
+    window: NDArray[np.int64]
+    index: NDArray[np.int64]  # the trigger's index within the record's window
+    timestamp: NDArray[np.int64]
+    values: NDArray[np.int64]  # (records, processes), in quanta; ABSENT where null
+    period: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+    def take(self, rows: NDArray[np.int64]) -> Records:
+        """These rows."""
+        return Records(
+            self.unit[rows],
+            self.key[rows],
+            self.key_text.take(rows),
+            self.window[rows],
+            self.index[rows],
+            self.timestamp[rows],
+            self.values[rows],
+            self.period[rows],
+        )
+
+
+def admit(
+    plan: Plan,
+    batch: MicroBatch,
+    trigger: int,
+    units: Identifier,
+    keys: Identifier,
+    public: Table | None,
+) -> Records:
+    """The records that may count at this trigger."""
+    _check(plan, batch)
+    window, windowed = _integers(batch.window)
+    keep = windowed & _is_open(plan.windows, window, trigger)
+    period = np.zeros(len(window), np.int64)
+    if plan.periods is not None:
+        period, known = _integers(batch.period)
+        keep &= known & _is_open(plan.periods, period, trigger)
+    for column in batch.unit:
+        if column.null_count:
+            keep &= column.is_valid().to_numpy(zero_copy_only=False)
+    if not keep.all():
+        batch = _filter(batch, keep)
+        window, period = window[keep], period[keep]
+    timestamp, timed = _integers(batch.timestamp)
+    key_text = encode(batch.key, len(window))
+    records = Records(
+        unit=units.identify(encode(batch.unit, len(window))),
+        key=keys.identify(key_text),
+        key_text=key_text,
+        window=window,
+        index=trigger - window * (plan.windows.stride or 0),
+        timestamp=np.where(timed, timestamp, np.iinfo(np.int64).min),
+        values=_quantise(plan, batch, len(window)),
+        period=period,
+    )
+    if public is None:
+        return records
+    return records.take(np.flatnonzero(public.find(records.key) >= 0))
+
+
+def _check(plan: Plan, batch: MicroBatch) -> None:
+    """Refuse a micro-batch whose columns are not the plan's."""
+    for role, columns, kinds in (
+        ("unit", batch.unit, plan.unit_kinds),
+        ("key", batch.key, plan.key_kinds),
+    ):
+        got = tuple(kind_of(column.type) for column in columns)
+        fits = len(got) == len(kinds) and all(
+            have in (want, "null") for have, want in zip(got, kinds, strict=True)
+        )
+        if not fits:
+            raise BatchError(f"The {role} columns are {kinds} in the plan; the batch has {got}.")
+    if len(batch.values) != plan.value_columns:
+        raise BatchError(
+            f"The plan has {plan.value_columns} value columns; the batch has {len(batch.values)}."
+        )
+    for position, column in enumerate(batch.values):
+        if kind_of(column.type) not in _NUMERIC:
+            raise BatchError(f"Value column {position} is {column.type}; it must be numeric.")
+    if (batch.period is None) != (plan.periods is None):
+        raise BatchError("A batch has a period column exactly when the plan has unit periods.")
+    integers = [("window", batch.window), ("timestamp", batch.timestamp)]
+    if batch.period is not None:
+        integers.append(("period", batch.period))
+    for role, column in integers:
+        if kind_of(column.type) not in ("integer", "null") or column.type == pa.uint64():
+            raise BatchError(f"The {role} column is {column.type}; it must be int64.")
+    lengths = {len(c) for c in (*batch.unit, *batch.key, *batch.values)} | {
+        len(column) for _, column in integers
+    }
+    if len(lengths) > 1:
+        raise BatchError(f"The columns of a batch have one length; got {sorted(lengths)}.")
+
+
+def _filter(batch: MicroBatch, keep: NDArray[np.bool_]) -> MicroBatch:
+    mask = pa.array(keep)
+
+    def kept(columns: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(column.filter(mask) for column in columns)
+
+    window, timestamp = kept((batch.window, batch.timestamp))
+    return MicroBatch(kept(batch.unit), kept(batch.key), window, timestamp, kept(batch.values))
+
+
+def _integers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The numbers, and where they are not null."""
+    numbers = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    if column.null_count == 0:
+        return numbers, np.ones(len(column), bool)
+    return numbers, column.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _is_open(grid: Grid, items: NDArray[np.int64], trigger: int) -> NDArray[np.bool_]:
+    opened = grid.open(trigger)
+    return (items >= opened.start) & (items < opened.stop)
+
+
+def _quantise(plan: Plan, batch: MicroBatch, rows: int) -> NDArray[np.int64]:
+    """What each record would add to each process, in quanta."""
+    values = np.empty((rows, len(plan.calibration.processes)), np.int64)
+    for position, calibrated in enumerate(plan.calibration.processes):
+        process = calibrated.process
+        if process.column is None:
+            values[:, position] = process.kind == "count"
+            continue
+        column = pc.cast(batch.values[process.column], pa.float64(), safe=False)
+        numbers = pc.fill_null(column, np.nan).to_numpy(zero_copy_only=False)
+        absent = np.isnan(numbers)
+        if process.kind == "sum":
+            clamped = np.clip(numbers, process.lower, process.upper)
+            values[:, position] = np.trunc(np.where(absent, 0.0, clamped) / calibrated.quantum)
+        else:
+            values[:, position] = 1
+        values[absent, position] = ABSENT
+    return values

@@ -1,0 +1,1 @@
+"""Shard tables in memory."""

@@ -1,0 +1,131 @@
+"""A shard table in memory: fixed-width rows and an index from 128-bit id to row.
+
+Rows are one structured array, so that a look-up touches one or two cache lines, and grow in place
+(realloc, no second copy). The index is linear probing over 64-bit slots: the row number plus one
+in the low half (0 is empty, whatever the id), 32 bits of the id in the high half.
+Rows are never removed: a table is dropped whole when its window or period closes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsqlp.entropy.prf import Words
+
+ID_FIELDS = [("id0", np.uint64), ("id1", np.uint64)]
+_ROWS_MAX = (1 << 32) - 2
+
+
+class Table:
+    """Rows by id. `rows[:size]` are in use; new rows are zero but for their id."""
+
+    __slots__ = ("_slots", "rows", "size")
+
+    def __init__(self, dtype: np.dtype[np.void]) -> None:
+        self.rows = np.zeros(16, dtype)
+        self.size = 0
+        self._slots = np.zeros(32, np.uint64)
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, spare room included."""
+        return self.rows.nbytes + self._slots.nbytes
+
+    def ids(self, rows: NDArray[np.int64]) -> Words:
+        """The ids of rows."""
+        return np.stack([self.rows["id0"][rows], self.rows["id1"][rows]], axis=1)
+
+    def find(self, ids: Words) -> NDArray[np.int64]:
+        """The row of every id, -1 where there is none."""
+        found = np.empty(len(ids), np.int64)
+        _find(self._slots, self.rows, ids, found)
+        return found
+
+    def insert(self, ids: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The row of every id, the missing ones appended; and where each new row came from."""
+        found = self.find(ids)
+        missing = np.flatnonzero(found < 0)
+        if len(missing):
+            self._reserve(self.size + len(missing))
+            missing = _append(self._slots, self.rows, self.size, ids, missing, found)
+            self.size += len(missing)
+        return found, missing
+
+    def _reserve(self, size: int) -> None:
+        if size > _ROWS_MAX:
+            raise MemoryError("A shard table holds 2^32 rows at most; use more shards.")
+        self.rows = grown(self.rows, size)
+        if 3 * size > 2 * len(self._slots):
+            slots = 1 << (3 * size // 2).bit_length()
+            self._slots = np.zeros(slots, np.uint64)
+            _reindex(self._slots, self.rows, self.size)
+
+
+def grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """The array with room for `size` rows: itself, or itself reallocated and zero-filled.
+
+    The caller must hold the only reference: views of the old array would dangle.
+    """
+    if size > len(array):
+        array.resize((max(size, len(array) * 3 // 2), *array.shape[1:]), refcheck=False)
+    return array
+
+
+@numba.njit(nogil=True, cache=True)
+def _find(slots, rows, ids, found):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(slots) - 1)
+    low = np.uint64(0xFFFFFFFF)
+    for k in range(len(ids)):
+        at = ids[k, 0] & mask
+        tag = ids[k, 1] >> np.uint64(32)
+        found[k] = -1
+        while slots[at] != 0:
+            if slots[at] >> np.uint64(32) == tag:
+                row = np.int64(slots[at] & low) - 1
+                if rows[row].id0 == ids[k, 0] and rows[row].id1 == ids[k, 1]:
+                    found[k] = row
+                    break
+            at = (at + np.uint64(1)) & mask
+
+
+@numba.njit(nogil=True, cache=True)
+def _append(slots, rows, size, ids, missing, found):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(slots) - 1)
+    low = np.uint64(0xFFFFFFFF)
+    leaders = np.empty(len(missing), np.int64)
+    known = size
+    for k in missing:
+        at = ids[k, 0] & mask
+        tag = ids[k, 1] >> np.uint64(32)
+        while slots[at] != 0:
+            if slots[at] >> np.uint64(32) == tag:
+                row = np.int64(slots[at] & low) - 1
+                if rows[row].id0 == ids[k, 0] and rows[row].id1 == ids[k, 1]:
+                    found[k] = row
+                    break
+            at = (at + np.uint64(1)) & mask
+        if found[k] < 0:
+            rows[size].id0 = ids[k, 0]
+            rows[size].id1 = ids[k, 1]
+            found[k] = size
+            leaders[size - known] = k
+            size += 1
+            slots[at] = (tag << np.uint64(32)) | np.uint64(size)
+    return leaders[: size - known].copy()
+
+
+@numba.njit(nogil=True, cache=True)
+def _reindex(slots, rows, size):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(slots) - 1)
+    for row in range(size):
+        at = rows[row].id0 & mask
+        while slots[at] != 0:
+            at = (at + np.uint64(1)) & mask
+        slots[at] = (rows[row].id1 & np.uint64(0xFFFFFFFF00000000)) | np.uint64(row + 1)

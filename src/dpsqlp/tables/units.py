@@ -1,0 +1,56 @@
+"""Unit state: what each unit has contributed so far.
+
+Per unit 32 bytes (id, kept records, votes, pairs, a place in the slab), and per kept (key, window)
+pair 8 bytes in the unit's own block of the slab: a 32-bit tag of the pair, the trigger index of
+the last vote there, the number of kept records. Blocks are small hash tables whose size follows
+from the number of pairs.
+
+Privacy contract: pairs of two units never meet. Two pairs of one unit with equal tags are merged:
+their records share `c` and their votes share the latest trigger, which drops more, never less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpsqlp.tables.table import ID_FIELDS, Table, grown
+
+UNIT_ROW = np.dtype(
+    [
+        *ID_FIELDS,
+        ("kept", np.uint32),
+        ("votes", np.uint32),
+        ("pairs", np.uint32),
+        ("block", np.uint32),  # where the unit's block begins in the slab
+    ]
+)
+
+
+class UnitTable(Table):
+    """Units of one shard and period."""
+
+    __slots__ = ("free", "scratch", "slab", "slab_used")
+
+    def __init__(self) -> None:
+        super().__init__(UNIT_ROW)
+        self.slab = np.zeros(64, np.uint64)
+        self.slab_used = np.zeros(1, np.int64)
+        self.free = np.full(33, -1, np.int64)  # by log2 of the block size: a list through the slab
+        self.scratch = np.zeros(16, np.int32)  # all zero between calls
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, spare room included."""
+        return super().nbytes + self.slab.nbytes + self.scratch.nbytes
+
+    def reserve_scratch(self) -> NDArray[np.int32]:
+        """One zero per row."""
+        self.scratch = grown(self.scratch, len(self.rows))
+        return self.scratch
+
+    def grow_slab(self) -> None:
+        """More room for blocks."""
+        if len(self.slab) >= 1 << 32:
+            raise MemoryError("A unit shard holds 2^32 slab entries at most; use more shards.")
+        self.slab = grown(self.slab, len(self.slab) + 1)

@@ -1,0 +1,185 @@
+"""One trigger, from micro-batch to releases: (state, micro-batch, trigger) -> (state, releases).
+
+Deterministic: the releases are a function of the secret, the plan and the records of every
+trigger so far, equal for every number of shards and every order of records within a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpsqlp.accounting.model import SELECTION
+from dpsqlp.entropy.canonical import Encoded
+from dpsqlp.entropy.identify import Identifier
+from dpsqlp.entropy.noise import Noise
+from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.errors import TriggerError
+from dpsqlp.plan import Plan
+from dpsqlp.stages.advance import Released, advance, publish
+from dpsqlp.stages.batch import MicroBatch, Records, admit
+from dpsqlp.stages.bound import bound
+from dpsqlp.stages.combine import Groups, combine, merge
+from dpsqlp.tables.keys import KeyTable
+from dpsqlp.tables.table import ID_FIELDS, Table
+from dpsqlp.tables.units import UnitTable
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """What leaves at one trigger: rows sorted by (window, key bytes)."""
+
+    trigger: int
+    window: NDArray[np.int64]
+    index: NDArray[np.int64]  # of the trigger within the window, 1..T
+    key_text: Encoded  # canonical bytes
+    values: NDArray[np.int64]  # (rows, processes), in quanta
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+
+@dataclass(slots=True)
+class State:
+    """Everything a pipeline remembers, in memory. `trigger` is the last one that ran."""
+
+    shards: int = 1
+    trigger: int | None = None
+    units: dict[int, list[UnitTable]] = field(default_factory=dict)  # by period
+    keys: dict[int, list[KeyTable]] = field(default_factory=dict)  # by window
+
+
+class Pipeline:
+    """A plan with its secret: the immutable half of a running query."""
+
+    __slots__ = ("keys", "noises", "plan", "public", "public_ids", "public_texts", "units")
+
+    def __init__(self, plan: Plan, secret: Secret) -> None:
+        self.plan = plan
+        self.units = Identifier(secret, "unit")
+        self.keys = Identifier(secret, "key")
+        purposes = {SELECTION, *(process.purpose for process in plan.calibration.processes)}
+        self.noises = {p: Noise(secret, plan.fingerprint, p) for p in purposes}
+        self.public: Table | None = None
+        if plan.public_keys is not None:
+            self.public_texts = Encoded.from_list(plan.public_keys)
+            self.public_ids = self.keys.identify(self.public_texts)
+            self.public = Table(np.dtype(ID_FIELDS))
+            self.public.insert(self.public_ids)
+
+    def run(self, state: State, batch: MicroBatch, trigger: int) -> Releases:
+        """Run one trigger. If the batch or the trigger is refused, the state is unchanged."""
+        plan = self.plan
+        _check_turn(plan, state, trigger)
+        records = admit(
+            plan, batch, trigger, self.units, self.keys, self.public
+        )  # (unit, key, window, timestamp, values): open windows only
+
+        parts = []
+        for units, shard in _by_unit(plan, state, records, trigger):
+            bounded = bound(plan, units, shard)  # what the caps allow, with votes
+            parts.append(combine(shard, bounded))  # (key, window, prev): votes, sums
+        groups = merge(parts)
+
+        released = []
+        for window, number, members in _by_key(plan, state, groups, trigger):
+            keys = self._key_table(state, window, number)
+            index = trigger - plan.windows.first(window)
+            released.append((window, advance(plan, self.noises, keys, members, window, index)))
+
+        state.trigger = trigger
+        _drop_closed(plan, state, trigger)
+        return _collect(plan, trigger, released)
+
+    def _key_table(self, state: State, window: int, shard: int) -> KeyTable:
+        if window not in state.keys:
+            processes = len(self.plan.calibration.processes)
+            sizes = [self.plan.mechanism.state_size] * processes
+            state.keys[window] = [KeyTable(processes, sizes) for _ in range(state.shards)]
+            if self.public is not None:
+                for table, members in zip(
+                    state.keys[window], _shards(self.public_ids, state.shards), strict=True
+                ):
+                    publish(table, self.public_ids[members], self.public_texts.take(members))
+        return state.keys[window][shard]
+
+
+def _check_turn(plan: Plan, state: State, trigger: int) -> None:
+    """Every grid trigger runs, in order, and no more of them than were paid for."""
+    if state.trigger is not None and trigger != state.trigger + 1:
+        raise TriggerError(
+            f"Trigger {state.trigger + 1} is next; got {trigger}."
+            " Every grid trigger runs once and in order, with or without records."
+        )
+    if plan.windows.stride is None and not 1 <= trigger <= plan.triggers:
+        raise TriggerError(
+            f"The plan pays for triggers 1 to {plan.triggers}; got {trigger}."
+            " Going on needs a new pipeline, which spends again."
+        )
+
+
+def _by_unit(
+    plan: Plan, state: State, records: Records, trigger: int
+) -> Iterator[tuple[UnitTable, Records]]:
+    """The records of each (period, shard) with that shard's units."""
+    for period in [0] if plan.periods is None else plan.periods.open(trigger):
+        if period not in state.units:
+            state.units[period] = [UnitTable() for _ in range(state.shards)]
+        members = np.flatnonzero(records.period == period)
+        shards = _shards(records.unit[members], state.shards)
+        for table, rows in zip(state.units[period], shards, strict=True):
+            yield table, records.take(members[rows])
+
+
+def _by_key(
+    plan: Plan, state: State, groups: Groups, trigger: int
+) -> Iterator[tuple[int, int, Groups]]:
+    """The groups of each open (window, shard), also where there are none."""
+    for window in plan.windows.open(trigger):
+        members = np.flatnonzero(groups.window == window)
+        for shard, rows in enumerate(_shards(groups.key[members], state.shards)):
+            yield window, shard, groups.take(members[rows])
+
+
+def _shards(ids: Words, shards: int) -> list[NDArray[np.int64]]:
+    """The positions that belong to each shard."""
+    home = ids[:, 1] % np.uint64(shards)
+    return [np.flatnonzero(home == shard) for shard in range(shards)]
+
+
+def _drop_closed(plan: Plan, state: State, trigger: int) -> None:
+    """Forget windows and periods that the next trigger does not have open."""
+    windows = plan.windows.open(trigger + 1)
+    state.keys = {window: t for window, t in state.keys.items() if window in windows}
+    if plan.periods is not None:
+        periods = plan.periods.open(trigger + 1)
+        state.units = {period: t for period, t in state.units.items() if period in periods}
+
+
+def _collect(plan: Plan, trigger: int, released: Sequence[tuple[int, Released]]) -> Releases:
+    """All releases of a trigger, in an order that does not come from state."""
+    counts = [len(part.key_text) for _, part in released]
+    window = np.repeat(np.array([w for w, _ in released], np.int64), counts)
+    texts = Encoded.concatenate([part.key_text for _, part in released])
+    values = np.concatenate(
+        [np.empty((0, len(plan.calibration.processes)), np.int64), *(p.values for _, p in released)]
+    )
+    columns = pa.table({"window": window, "key": texts.to_arrow()})
+    order = pc.sort_indices(
+        columns, sort_keys=[("window", "ascending"), ("key", "ascending")]
+    ).to_numpy()
+    order = order.astype(np.int64)
+    stride = plan.windows.stride or 0
+    return Releases(
+        trigger=trigger,
+        window=window[order],
+        index=trigger - window[order] * stride,
+        key_text=texts.take(order),
+        values=values[order],
+    )

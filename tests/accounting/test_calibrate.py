@@ -1,0 +1,316 @@
+"""Calibration: the split, the charges, the quantum, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpsqlp.accounting import (
+    SELECTION,
+    Calibration,
+    Caps,
+    Process,
+    calibrate,
+    delta_of,
+    epsilon_spent,
+    squared_nu,
+)
+from dpsqlp.errors import PlanError
+from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
+
+COUNT = Process("views", "count")
+SUM = Process("seconds", "sum", 0, 0.0, 600.0)
+SIGNED = Process("balance", "sum", 1, -3e-5, 1e-5)
+DISTINCT = Process("people", "distinct")
+
+
+@cache
+def mechanism(name: str, triggers: int) -> Mechanism:
+    return Tree(triggers) if name == "tree" else fit_blt(triggers)
+
+
+def options(**changes: Any) -> dict[str, Any]:
+    defaults: dict[str, Any] = {
+        "epsilon": 6.0,
+        "delta": 1e-9,
+        "caps": Caps(32, 2, 8),
+        "mechanism": mechanism("tree", 100),
+        "processes": [COUNT],
+        "release": "every_trigger",
+    }
+    return defaults | changes
+
+
+def spent(calibration: Calibration, given: dict[str, Any]) -> float:
+    return epsilon_spent(calibration, given["caps"], given["mechanism"], given["release"])
+
+
+SETTINGS = [
+    options(
+        epsilon=epsilon,
+        delta=delta,
+        caps=caps,
+        mechanism=mechanism(*shape),
+        processes=processes,
+        release=release,
+        private_keys=private_keys,
+        selection_share=share,
+    )
+    for (epsilon, delta), caps, shape, processes, (
+        release,
+        private_keys,
+    ), share in itertools.product(
+        [(0.02, 1e-9), (0.5, 1e-30), (6.0, 1e-9), (50.0, 1e-5)],
+        [Caps(1, 1, 1), Caps(32, 5, 7)],
+        [("tree", 1), ("tree", 128), ("blt", 150)],
+        [[COUNT], [DISTINCT], [COUNT, SUM, DISTINCT, SIGNED]],
+        [("every_trigger", True), ("threshold", True), ("every_trigger", False)],
+        [0.3, 0.85],
+    )
+]
+
+
+def test_what_is_bought_is_what_was_asked_and_never_more() -> None:
+    """Recomputed from the sigmas, the epsilon spent is the epsilon given, from below."""
+    for given in SETTINGS:
+        calibration = calibrate(**given)
+        assert given["epsilon"] * (1 - 1e-6) <= spent(calibration, given) <= given["epsilon"]
+        squares = squared_nu(calibration, given["caps"], given["mechanism"], given["release"])
+        assert math.sqrt(squares) == pytest.approx(calibration.nu, rel=1e-14)
+        assert delta_of(calibration.epsilon_gaussian, math.sqrt(squares)) <= (
+            calibration.delta_gaussian
+        )
+
+
+def test_less_noise_or_a_larger_failure_costs_more() -> None:
+    """The inverse convicts a sigma or a failure that was changed after calibration."""
+    given = options(processes=[COUNT, SUM])
+    calibration = calibrate(**given)
+    selection = calibration.selection
+    assert selection is not None
+    first, second = calibration.processes
+    for broken in (
+        replace(calibration, selection=replace(selection, sigma=selection.sigma * 0.99)),
+        replace(calibration, selection=replace(selection, failure=selection.failure * 1.01)),
+        replace(calibration, processes=(replace(first, sigma=first.sigma * 0.99), second)),
+        replace(calibration, processes=(first, replace(second, sigma=second.sigma * 0.99))),
+        replace(calibration, processes=(first, replace(second, quantum=2.0**-80))),
+    ):
+        assert spent(broken, given) > given["epsilon"]
+    used_up = replace(calibration, selection=replace(selection, failure=1e-9))
+    assert spent(used_up, given) == math.inf
+
+
+def test_the_parts_of_delta_add_up() -> None:
+    """delta_0 and Cs beta are delta together, exactly; with public keys delta_0 is all."""
+    for given in SETTINGS:
+        calibration = calibrate(**given)
+        assert calibration.delta_gaussian + calibration.delta_threshold == given["delta"]
+        selection = calibration.selection
+        if given["private_keys"]:
+            assert selection is not None
+            assert calibration.delta_threshold == given["caps"].selections * selection.failure
+            assert calibration.delta_gaussian == pytest.approx(given["delta"] / 2, rel=1e-15)
+        else:
+            assert selection is None
+            assert calibration.delta_gaussian == given["delta"]
+
+
+def test_the_shares_of_squared_nu_are_kept() -> None:
+    """Selection gets its share of nu^2, the charged processes the rest in equal parts."""
+    given = options(processes=[COUNT, DISTINCT, SUM], selection_share=0.7)
+    calibration = calibrate(**given)
+    selection = calibration.selection
+    assert selection is not None
+    sensitivity = given["mechanism"].sensitivity
+    nu_squared = calibration.nu**2
+    assert 8 * (sensitivity / selection.sigma) ** 2 == pytest.approx(0.7 * nu_squared)
+    count, distinct, seconds = calibration.processes
+    assert 64 * (sensitivity / count.sigma) ** 2 == pytest.approx(0.15 * nu_squared)
+    assert 64 * (600 * sensitivity / seconds.sigma) ** 2 == pytest.approx(0.15 * nu_squared)
+    assert (distinct.purpose, distinct.sigma, distinct.quantum) == (SELECTION, selection.sigma, 1.0)
+    assert (count.purpose, seconds.purpose) == ("process/0", "process/2")
+
+
+def test_distinct_is_free_only_with_private_keys_at_every_trigger() -> None:
+    """Under threshold distinct is charged C, with public keys Cs."""
+    alone = calibrate(**options(processes=[DISTINCT]))
+    assert alone == calibrate(**options(processes=[DISTINCT], selection_share=0.1))
+    assert alone.selection is not None
+    assert alone.selection.sigma == calibrate(**options(processes=[])).selection.sigma  # type: ignore[union-attr]
+    for changes, squares, part in (
+        ({"release": "threshold"}, 32, 0.5),
+        ({"private_keys": False}, 8, 1.0),
+        ({"private_keys": False, "release": "threshold"}, 8, 1.0),
+    ):
+        given = options(processes=[DISTINCT], **changes)
+        calibration = calibrate(**given)
+        (distinct,) = calibration.processes
+        assert distinct.purpose == "process/0"
+        cost = squares * (given["mechanism"].sensitivity / distinct.sigma) ** 2
+        assert cost == pytest.approx(part * calibration.nu**2)
+
+
+def test_no_split_of_records_over_keys_costs_more_than_is_charged() -> None:
+    """Every way to spread C records, at most c to a key, has squares of at most C c."""
+
+    def splits(left: int, largest: int) -> Any:
+        yield ()
+        for first in range(1, min(left, largest) + 1):
+            for rest in splits(left - first, first):
+                yield (first, *rest)
+
+    for records in range(1, 13):
+        for per_key in range(1, records + 1):
+            costs = [sum(n * n for n in split) for split in splits(records, per_key)]
+            assert max(costs) <= records * per_key
+            if records % per_key == 0:
+                assert max(costs) == records * per_key
+
+
+def test_float_error_stays_within_the_thousandth() -> None:
+    """The float error of all noise processes together is at most epsilon / 1000."""
+    for given in SETTINGS:
+        calibration = calibrate(**given)
+        triggers, peak = given["mechanism"].triggers, math.sqrt(given["mechanism"].variance.max())
+        paths = {}
+        if calibration.selection is not None:
+            paths[SELECTION] = given["caps"].selections * calibration.selection.sigma * peak
+        for calibrated in calibration.processes:
+            paths.setdefault(
+                calibrated.purpose,
+                given["caps"].records * calibrated.sigma * peak / calibrated.quantum,
+            )
+        error = sum(4 * triggers * path * 2.0**-50 for path in paths.values())
+        assert error <= given["epsilon"] / 1000
+        assert calibration.epsilon_gaussian == given["epsilon"] * 0.999
+
+
+def test_a_sum_has_the_smallest_power_of_two_that_suffices() -> None:
+    """Half the quantum would exceed 2^22 quanta per value, or the allowance for float error."""
+    limited_by = set()
+    for given in SETTINGS:
+        calibration = calibrate(**given)
+        noises = sum(c.purpose != SELECTION for c in calibration.processes)
+        allowance = given["epsilon"] / 1000 / (noises + given["private_keys"])
+        for calibrated in calibration.processes:
+            quantum = calibrated.quantum
+            if calibrated.process.kind != "sum":
+                assert quantum == 1.0
+                continue
+            assert math.frexp(quantum)[0] == 0.5
+            assert calibrated.process.bound / quantum <= 2**22
+            factor = 4 * given["mechanism"].triggers * given["caps"].records * 2.0**-50
+            error = factor * calibrated.sigma * math.sqrt(given["mechanism"].variance.max())
+            assert error / quantum <= allowance
+            by_value = calibrated.process.bound / (quantum / 2) > 2**22
+            by_error = error / (quantum / 2) > allowance
+            assert by_value or by_error
+            limited_by.add((by_value, by_error))
+    assert {(True, False), (False, True)} <= limited_by
+
+
+def test_a_bound_that_is_a_power_of_two_uses_all_its_bits() -> None:
+    """L = 2^k gets q = 2^(k - 22) exactly, not twice that."""
+    (calibrated,) = calibrate(**options(processes=[Process("x", "sum", 0, -1024.0, 0.0)])).processes
+    assert calibrated.quantum == 2.0**-12
+
+
+def test_thresholds_and_noise_move_the_right_way() -> None:
+    """More epsilon or delta lowers noise and thresholds; larger caps and T raise them."""
+
+    def scales(**changes: Any) -> list[float]:
+        calibration = calibrate(**options(processes=[COUNT, SUM], **changes))
+        selection = calibration.selection
+        assert selection is not None
+        sigmas = [calibrated.sigma for calibrated in calibration.processes]
+        return [selection.sigma, float(np.mean(selection.thresholds)), *sigmas]
+
+    base = scales()
+    for changes in ({"epsilon": 7.0}, {"delta": 1e-8}):
+        assert all(less < more for less, more in zip(scales(**changes), base, strict=True))
+    assert scales(mechanism=mechanism("tree", 1000)) > base
+    assert scales(caps=Caps(32, 2, 9))[:2] > base[:2]
+    assert scales(caps=Caps(32, 3, 8))[2:] > base[2:]
+    assert scales(caps=Caps(33, 2, 8))[2:] > base[2:]
+    assert scales(minimum=5)[1] == base[1] + 5
+    more_to_selection = scales(selection_share=0.7)
+    assert more_to_selection[:2] < base[:2]
+    assert more_to_selection[2:] > base[2:]
+
+
+@pytest.mark.parametrize(("epsilon", "mean"), [(1.0, 97.0), (3.0, 35.0), (10.0, 13.0)])
+def test_the_shopping_thresholds(epsilon: float, mean: float) -> None:
+    """One record per unit, keys only, T = 150, delta 1e-9: the known means before rounding up."""
+    calibration = calibrate(
+        **options(
+            epsilon=epsilon, caps=Caps(1, 1, 1), processes=[], mechanism=mechanism("blt", 150)
+        )
+    )
+    assert calibration.selection is not None
+    rounded_up = float(np.mean(calibration.selection.thresholds))
+    assert rounded_up - 0.5 == pytest.approx(mean, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"epsilon": "6"}, "epsilon"),
+        ({"epsilon": True}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": math.nan}, "delta"),
+        ({"caps": Caps(0, 1, 1)}, "caps.records "),
+        ({"caps": Caps(2.0, 1, 1)}, "caps.records "),  # type: ignore[arg-type]
+        ({"caps": Caps(2, 0, 1)}, "caps.records_per_key"),
+        ({"caps": Caps(2, 3, 1)}, "caps.records_per_key"),
+        ({"caps": Caps(2, 1, 0)}, "caps.selections"),
+        ({"caps": Caps(2, 1, 3)}, "caps.selections"),
+        ({"caps": Caps(2, 1, True)}, "caps.selections"),
+        ({"minimum": -1}, "minimum"),
+        ({"minimum": 1.5}, "minimum"),
+        ({"release": "sometimes"}, "release"),
+        ({"selection_share": 0.0}, "selection_share"),
+        ({"selection_share": 1.0}, "selection_share"),
+        ({"selection_share": math.nan}, "selection_share"),
+        ({"processes": [], "private_keys": False}, "processes"),
+        ({"processes": [COUNT, Process("views", "distinct")]}, "name"),
+        ({"processes": [Process("x", "median", 0)]}, "kind"),  # type: ignore[arg-type]
+        ({"processes": [Process("x", "sum")]}, "column"),
+        ({"processes": [Process("x", "sum", -1)]}, "column"),
+        ({"processes": [Process("x", "count", 0)]}, "column"),
+        ({"processes": [Process("x", "distinct", 0)]}, "column"),
+        ({"processes": [Process("x", "count", None, 0.0, 2.0)]}, "bounds"),
+        ({"processes": [Process("x", "sum", 0, 0.0, math.inf)]}, "bounds"),
+        ({"processes": [Process("x", "sum", 0, math.nan, 1.0)]}, "bounds"),
+        ({"processes": [Process("x", "sum", 0, 2.0, 1.0)]}, "bounds"),
+        ({"processes": [Process("x", "sum", 0, 0.0, 0.0)]}, "bounds"),
+        ({"epsilon": 1e-12}, "'selection'"),
+        ({"epsilon": 0.1, "caps": Caps(10**5, 10**5, 1)}, "'views'"),
+        ({"processes": [Process("x", "sum", 0, 0.0, 1e308)]}, "'x'"),
+    ],
+)
+def test_what_breaks_the_promise_is_refused(changes: dict[str, Any], named: str) -> None:
+    """The refusal is a PlanError that names the option, what was got and what to do."""
+    with pytest.raises(PlanError) as refusal:
+        calibrate(**options(**changes))
+    message = str(refusal.value)
+    assert named in message
+    assert "; got " in message
+    assert message.endswith(".")
+
+
+def test_shares_are_not_asked_for_when_there_is_nobody_to_share_with() -> None:
+    """With public keys, or keys only, the selection share is ignored."""
+    calibrate(**options(processes=[], selection_share=1.0))
+    calibrate(**options(private_keys=False, selection_share=0.0))

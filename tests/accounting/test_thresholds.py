@@ -1,0 +1,76 @@
+"""Thresholds against the exact normal tail."""
+
+from __future__ import annotations
+
+import itertools
+
+import mpmath
+import pytest
+
+from dpsqlp.accounting import thresholds
+from dpsqlp.errors import PlanError
+
+VARIANCES = (
+    (1.0,),
+    (1.0, 2.0, 1.5, 0.571),
+    tuple(1 + 0.318 * mpmath.log(i + 1) for i in range(150)),
+)
+SETTINGS = list(
+    itertools.product((0.01, 0.7, 3.0, 250.0), VARIANCES, (0, 1, 50), (0.4, 1e-5, 1e-10, 1e-31))
+)
+
+
+def tail(x: mpmath.mpf) -> mpmath.mpf:
+    return mpmath.erfc(x / mpmath.sqrt(2)) / 2
+
+
+@pytest.mark.parametrize(("sigma", "variance", "minimum", "failure"), SETTINGS)
+def test_thresholds_are_the_smallest_that_keep_the_union_bound(
+    sigma: float, variance: tuple[float, ...], minimum: int, failure: float
+) -> None:
+    """T times each trigger's probability is at most the failure; one less would break it."""
+    variance = tuple(float(value) for value in variance)
+    limits = thresholds(sigma=sigma, variance=variance, minimum=minimum, failure=failure)
+    assert len(limits) == len(variance)
+    with mpmath.workdps(50):
+        for limit, value in zip(limits, variance, strict=True):
+            assert isinstance(limit, int)
+            deviation = mpmath.mpf(sigma) * mpmath.sqrt(value)
+            # A count of minimum + 1 passes iff the rounded noise is at least limit - minimum - 1.
+            need = limit - minimum - 1 - mpmath.mpf("0.5")
+            assert len(variance) * tail(need / deviation) <= failure
+            assert len(variance) * tail((need - 1) / deviation) > failure
+
+
+def test_thresholds_grow_with_what_should_raise_them() -> None:
+    """More noise, minimum, triggers or confidence never lowers a threshold."""
+    base = {"sigma": 3.0, "variance": [1.0, 1.5, 2.0], "minimum": 2, "failure": 1e-9}
+    low = thresholds(**base)  # type: ignore[arg-type]
+    assert list(low) == sorted(low)
+    for change in (
+        {"sigma": 4.0},
+        {"variance": [1.5, 2.0, 2.5]},
+        {"minimum": 3},
+        {"failure": 1e-10},
+        {"variance": [1.0, 1.5, 2.0] * 10},
+    ):
+        high = thresholds(**(base | change))  # type: ignore[arg-type]
+        assert all(more >= less for more, less in zip(high, low, strict=False))
+        assert high != low
+
+
+def test_an_exact_integer_is_rounded_up() -> None:
+    """Where float error could decide, the ceiling goes up: 1.5 + z sigma just at an integer."""
+    from scipy.special import ndtri
+
+    sigma = 10.5 / -float(ndtri(1e-9))
+    assert thresholds(sigma=sigma, variance=[1.0], minimum=0, failure=1e-9) == (13,)
+    assert thresholds(sigma=sigma * (1 - 1e-9), variance=[1.0], minimum=0, failure=1e-9) == (12,)
+
+
+def test_a_threshold_beyond_exact_integers_is_refused() -> None:
+    """Thresholds past 2^53, or from a failure of nothing, are refused."""
+    with pytest.raises(PlanError, match="epsilon"):
+        thresholds(sigma=1e16, variance=[1.0], minimum=0, failure=1e-9)
+    with pytest.raises(PlanError, match="delta"):
+        thresholds(sigma=1.0, variance=[1.0], minimum=0, failure=0.0)
