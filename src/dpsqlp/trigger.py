@@ -89,7 +89,7 @@ class Pipeline:
 
         released = []
         for window, number, members in _by_key(plan, state, groups, trigger):
-            keys = self._key_table(state, window, number)
+            keys = self.key_table(state, window, number)
             index = trigger - plan.windows.first(window)
             released.append((window, advance(plan, self.noises, keys, members, window, index)))
 
@@ -97,7 +97,8 @@ class Pipeline:
         _drop_closed(plan, state, trigger)
         return _collect(plan, trigger, released)
 
-    def _key_table(self, state: State, window: int, shard: int) -> KeyTable:
+    def key_table(self, state: State, window: int, shard: int) -> KeyTable:
+        """The keys of a window and shard; made, with its public keys, when it first opens."""
         if window not in state.keys:
             processes = len(self.plan.calibration.processes)
             sizes = [self.plan.mechanism.state_size] * processes

@@ -113,7 +113,9 @@ def test_the_fields_are_honest_about_the_failure_over_all_triggers() -> None:
         assert selection.failure == pytest.approx(float(tails.sum()), rel=1e-9)
         assert calibration.delta_threshold == 32 * selection.failure
         assert calibration.delta_threshold > calibration.delta
-        assert calibration.delta_gaussian == delta_of(5.994, calibration.nu)
+        assert calibration.delta_gaussian == pytest.approx(
+            delta_of(5.994, calibration.nu) * math.exp(0.006), rel=1e-14
+        )
 
 
 def test_the_joint_accounting_needs_less_noise() -> None:

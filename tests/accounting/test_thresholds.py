@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import mpmath
 import pytest
+from scipy.stats import norm
 
 from dpsqlp.accounting import thresholds
 from dpsqlp.errors import PlanError
@@ -66,6 +68,22 @@ def test_an_exact_integer_is_rounded_up() -> None:
     sigma = 10.5 / -float(ndtri(1e-9))
     assert thresholds(sigma=sigma, variance=[1.0], minimum=0, failure=1e-9) == (13,)
     assert thresholds(sigma=sigma * (1 - 1e-9), variance=[1.0], minimum=0, failure=1e-9) == (12,)
+
+
+def test_thresholds_leave_room_for_float_error_of_long_paths() -> None:
+    """A path of T triggers may be off by 2^-50 sqrt(T) of its largest deviation, also where its own
+    deviation is small: the union bound holds for noise that much nearer to the threshold."""
+    triggers, largest = 4096, 1000.0
+    variance = [1.0] * (triggers - 1) + [largest**2]
+    quantile = float(norm.isf(0.01 / triggers))
+    for part in (0.0, 0.5, 1.0, 2.0):  # of the error, by which the exact threshold is below 12
+        sigma = 10.5 / quantile
+        error = 2.0**-50 * math.sqrt(triggers) * sigma * largest
+        sigma = (10.5 - part * error) / quantile
+        limit, *_ = thresholds(sigma=sigma, variance=variance, minimum=0, failure=0.01)
+        with mpmath.workdps(50):
+            need = mpmath.mpf(limit) - mpmath.mpf("1.5") - mpmath.mpf(error)
+            assert triggers * tail(need / sigma) <= 0.01
 
 
 def test_a_threshold_beyond_exact_integers_is_refused() -> None:

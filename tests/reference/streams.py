@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -161,10 +162,13 @@ def rows_of(releases: Releases) -> list[tuple[int, int, bytes, tuple[int, ...]]]
     ]
 
 
-def run_core(stream: Stream, shards: int = 1) -> list[Any]:
+def run_core(
+    stream: Stream, shards: int = 1, batch: Callable[..., MicroBatch] | None = None
+) -> list[Any]:
     pipeline, state = Pipeline(stream.plan, SECRET), State(shards)
+    made = batch or partial(micro_batch, stream.plan)
     return [
-        rows_of(pipeline.run(state, micro_batch(stream.plan, rows), trigger))
+        rows_of(pipeline.run(state, made(rows), trigger))
         for trigger, rows in enumerate(stream.batches, stream.first)
     ]
 

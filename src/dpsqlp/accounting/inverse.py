@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # importing the mechanisms would load numba
 FLOAT_SHARE = 1 / 1000  # of epsilon, set aside for float error in the noise
 _FLOAT_ERROR = 2.0**-50  # of a path, relative to its deviation, times sqrt(T): rounding adds up
 _TAIL = 4.5  # deviations: beyond them a shift of narrow noise moves probabilities more
+_LARGEST_ERROR = 100.0  # of float error: past it e^error leaves nothing to promise
 
 
 def charge(process: Process, caps: Caps, release: Release, private_keys: bool) -> int:
@@ -73,7 +74,7 @@ def epsilon_spent(
 ) -> float:
     """The epsilon bought at `calibration.delta`, from the sigmas and the thresholds' failure.
 
-    Infinite if the thresholds alone use up delta.
+    Infinite if the thresholds alone use up delta, or if the noise is as good as none.
     """
     selection = calibration.selection
     failure = 0.0 if selection is None else caps.selections * selection.failure
@@ -90,8 +91,9 @@ def epsilon_spent(
 
     def too_small(epsilon: float) -> bool:
         error = max(float_error, epsilon * FLOAT_SHARE)  # the share is spent in any case
-        return epsilon <= error or (
-            delta_of(epsilon - error, nu) * math.exp(error) > calibration.delta - failure
-        )
+        target = (calibration.delta - failure) * math.exp(-error)
+        return epsilon <= error or delta_of(epsilon - error, nu) > target
 
+    if float_error > _LARGEST_ERROR or too_small(_LARGEST_ERROR / FLOAT_SHARE):
+        return math.inf
     return bisect(too_small)[1]

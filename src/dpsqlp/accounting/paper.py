@@ -119,7 +119,8 @@ def paper_calibration(
         processes=tuple(calibrated),
     )
     nu = math.sqrt(squared_nu(calibration, caps, mechanism, "threshold"))
-    return replace(calibration, nu=nu, delta_gaussian=delta_of(epsilon_gaussian, nu))
+    delta_gaussian = delta_of(epsilon_gaussian, nu) * math.exp(epsilon - epsilon_gaussian)
+    return replace(calibration, nu=nu, delta_gaussian=min(1.0, delta_gaussian))
 
 
 def _thresholds(sigma: float, mechanism: Mechanism, minimum: int, beta: float) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ Privacy contract: a key with a single unit above the minimum (count = mu + 1) is
 its T triggers with probability at most beta. It is selected at trigger i only if
 mu + 1 + rint(noise) >= thr(i), so only if the noise is at least thr(i) - mu - 1 - 1/2, and the T
 probabilities add up (union bound). Charged per selection vote: the caller multiplies by the votes.
-Everything rounds up. The last digits, where a noise path may be off by a relative 2^-50, are
-covered by raising the real-valued threshold by a relative 2^-40 before its ceiling.
+Everything rounds up. Before its ceiling the real-valued threshold is raised by a relative 2^-40,
+for the digits it is computed with, and by 2^-45 sqrt(T) of the largest deviation, for the noise: a
+path is off by some 2^-50 sqrt(T) of that, and by several times as much in its far tail.
 
 Not covered: the Gaussian cost of the noisy counts themselves (see `calibrate`).
 """
@@ -20,6 +21,7 @@ from collections.abc import Iterable
 from dpsqlp.errors import PlanError
 
 _NUDGE = 1 + 2.0**-40
+_PATH_NUDGE = 2.0**-45
 _LARGEST = 2.0**53
 
 
@@ -38,4 +40,5 @@ def thresholds(
             f"The selection threshold would exceed 2^53; got {max(exact):g} from sigma = {sigma:g}"
             f" and failure = {failure:g}. Raise epsilon or delta, or lower minimum."
         )
-    return tuple(math.ceil(max(value * _NUDGE, value)) for value in exact)
+    path_error = _PATH_NUDGE * math.sqrt(len(deviations)) * max(deviations)
+    return tuple(math.ceil(max(value * _NUDGE, value) + path_error) for value in exact)

@@ -26,7 +26,7 @@ _CENTRE = np.int64(0.425 * 2.0**64)  # AS241 changes over at |p - 1/2| = 0.425
 def normals(blocks: Words) -> NDArray[np.float64]:
     """The normal of every block."""
     out = np.empty(len(blocks), np.float64)
-    _quantiles(blocks.view(np.int64), blocks, out)
+    _quantiles(blocks, out)
     return out
 
 
@@ -68,12 +68,15 @@ def _log(x):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _quantiles(words, blocks, out):  # type: ignore[no-untyped-def]
+def _quantiles(blocks, out):  # type: ignore[no-untyped-def]
     """The centre for all, then the tails (15 %) gathered and scattered: loops without branches."""
+    words = np.empty(len(blocks), np.int64)
+    for k in range(len(blocks)):
+        words[k] = np.int64(blocks[k, 0])
     tail = np.empty(len(words), np.int64)
     tails = 0
     for k in range(len(words)):
-        word = words[k, 0]
+        word = words[k]
         q = (word + 0.5) * _STEP
         r = 0.180625 - q * q
         out[k] = (
@@ -89,11 +92,11 @@ def _quantiles(words, blocks, out):  # type: ignore[no-untyped-def]
         )  # fmt: skip
     for k in range(len(words)):
         tail[tails] = k
-        tails += (words[k, 0] ^ (words[k, 0] >> 63)) > _CENTRE
+        tails += (words[k] ^ (words[k] >> 63)) > _CENTRE
     root = np.empty(tails, np.float64)
     for t in range(tails):
         # one's complement of a negative word: the distance from the nearer end, exactly
-        word = words[tail[t], 0]
+        word = words[tail[t]]
         size = word ^ (word >> 63)
         below = (blocks[tail[t], 1] + 0.5) * _STEP
         root[t] = math.sqrt(-_log(((0x7FFFFFFFFFFFFFFF - size) + below) * _STEP))
@@ -121,4 +124,4 @@ def _quantiles(words, blocks, out):  # type: ignore[no-untyped-def]
                       + 0.0148753612908506148525) * r + 0.13692988092273580531) * r
                     + 0.59983220655588793769) * r + 1.0)
             )  # fmt: skip
-        out[tail[t]] = value if words[tail[t], 0] >= 0 else -value
+        out[tail[t]] = value if words[tail[t]] >= 0 else -value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.prf import Prf, Words
@@ -29,12 +30,11 @@ class Identifier:
         """The identifier of every byte string."""
         blocks = (np.diff(encoded.offsets) + 4 + 15) // 16
         state = np.zeros((len(encoded), 2), np.uint64)
-        active = np.flatnonzero(blocks <= _LONG_BLOCKS)
-        step = 0
+        state = self._prf.encrypt(_absorb(encoded, np.arange(len(encoded)), 0, state))
+        active = np.flatnonzero((blocks > 1) & (blocks <= _LONG_BLOCKS))
+        step = 1
         while len(active):
-            xored = np.empty((len(active), 2), np.uint64)
-            _absorb(encoded.data, encoded.offsets, active, step, state, xored)
-            state[active] = self._prf.encrypt(xored)
+            state[active] = self._prf.encrypt(_absorb(encoded, active, step, state[active]))
             step += 1
             active = active[blocks[active] > step]
         for row in np.flatnonzero(blocks > _LONG_BLOCKS):
@@ -44,9 +44,14 @@ class Identifier:
         return state
 
 
+def _absorb(encoded: Encoded, rows: NDArray[np.int64], step: int, state: Words) -> Words:
+    """The state of rows with block number `step` of their length-prefixed messages XORed in."""
+    _xor(encoded.data, encoded.offsets, rows, step, state)
+    return state
+
+
 @numba.njit(nogil=True, cache=True)
-def _absorb(data, offsets, rows, step, state, out):  # type: ignore[no-untyped-def]
-    """XOR block number `step` of the length-prefixed message into the state."""
+def _xor(data, offsets, rows, step, state):  # type: ignore[no-untyped-def]
     for k in range(len(rows)):
         row = rows[k]
         length = offsets[row + 1] - offsets[row]
@@ -64,5 +69,5 @@ def _absorb(data, offsets, rows, step, state, out):  # type: ignore[no-untyped-d
                 low |= value << np.uint64(8 * byte)
             else:
                 high |= value << np.uint64(8 * (byte - 8))
-        out[k, 0] = state[row, 0] ^ low
-        out[k, 1] = state[row, 1] ^ high
+        state[k, 0] ^= low
+        state[k, 1] ^= high

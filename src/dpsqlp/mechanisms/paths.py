@@ -14,7 +14,7 @@ from dpsqlp.entropy.noise import Noise
 from dpsqlp.entropy.prf import Words
 from dpsqlp.mechanisms.base import FloatArray, IntArray, Mechanism
 
-_CHUNK_DRAWS = 1 << 13  # 128 KiB of blocks: they stay in the second-level cache
+_CHUNK_DRAWS = 1 << 14  # 256 KiB of blocks: they stay in the second-level cache
 _CHUNK_ROWS_MIN = 8  # blt interleaves rows
 
 

@@ -23,6 +23,7 @@ from dpsqlp.stages.batch import ABSENT, Records
 from dpsqlp.tables.units import UnitTable
 
 _INSERTION_SORT_MAX = 16
+_FETCH_AHEAD = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,15 @@ def _apply(  # type: ignore[no-untyped-def]
     """Decide record by record from `done` on; returns early when the slab has no room left."""
     records_max, records_per_key_max, selections_max = caps
     count_mask = np.uint64((1 << count_bits) - 1)
+    fetched = done
+    warm = np.uint64(0)
     for position in range(done, len(order)):
+        if position == fetched:
+            # independent reads, so that the cache misses of many records overlap
+            fetched = min(position + _FETCH_AHEAD, len(order))
+            for ahead in range(position, fetched):
+                warm ^= slab[units[rows[order[ahead]]].block]
+            used[1] = np.int64(warm >> np.uint64(1))
         k = order[position]
         row = rows[k]
         if units[row].kept >= records_max:

@@ -1,0 +1,137 @@
+"""bound on its own: blocks that grow, tags that collide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpsqlp.stages.batch import Records, admit
+from dpsqlp.stages.bound import Bounded, bound
+from dpsqlp.stages.combine import Groups, combine, merge
+from dpsqlp.tables.units import UnitTable
+from dpsqlp.trigger import Pipeline
+from plans import SECRET, make_batch, make_plan
+from reference.streams import Stream, micro_batch, run_core, run_twin, streams
+from twin import Row
+
+MIX = 0xD6E8FEB86659FD93
+WINDOW = 0x9E3779B97F4A7C15
+
+
+@pytest.mark.parametrize("release", ["every_trigger", "threshold"])
+@pytest.mark.parametrize("caps", [(150, 1, 40), (150, 2, 150), (400, 400, 7)])
+def test_units_with_many_pairs_equal_the_twin(release: str, caps: tuple[int, int, int]) -> None:
+    """Blocks double and move many times while their pairs keep their counts and votes."""
+    dice = np.random.default_rng(7)
+    plan = make_plan(6, release=release, caps=caps, threshold=2, sigma=0.5)  # type: ignore[arg-type]
+    batches = tuple(
+        tuple(
+            Row((int(unit),), (int(key),), 0, int(time))
+            for unit, key, time in dice.integers(0, [3, 200, 50], (180, 3))
+        )
+        for _ in range(6)
+    )
+    stream = Stream(plan, 1, batches)
+
+    def integers(rows: tuple[Row, ...]) -> object:
+        return make_batch([(row.unit[0], row.key[0], 0, row.timestamp) for row in rows])
+
+    core = run_core(stream, 1, integers)
+    assert core == run_twin(stream)
+    assert any(core)
+
+
+def crafted(tag: int, low: int, window: int, index: int) -> tuple[int, int, int]:
+    """A key word whose pair with the window has this tag."""
+    mixed = (tag << 32) | low
+    word = (mixed * pow(MIX, -1, 2**64) % 2**64) ^ (window * WINDOW % 2**64)
+    return word, window, index
+
+
+def records(pairs: list[tuple[int, int, int]]) -> Records:
+    plan = make_plan(100, stride=1)
+    pipeline = Pipeline(plan, SECRET)
+    batch = make_batch([(1, n, 0, n) for n in range(len(pairs))])
+    admitted = admit(plan, batch, 1, pipeline.units, pipeline.keys, None)
+    words = np.array([[n, word] for n, (word, _, _) in enumerate(pairs)], np.uint64)
+    return replace(
+        admitted,
+        key=words,
+        window=np.array([window for _, window, _ in pairs]),
+        index=np.array([index for _, _, index in pairs]),
+    )
+
+
+def test_colliding_tags_drop_more_and_never_count_twice() -> None:
+    """Two pairs of one unit with equal tags share c, and their last vote is the later one."""
+    plan = make_plan(100, stride=1, release="threshold", caps=(10, 10, 10))
+    table = UnitTable()
+    old, young = crafted(5, 1, 0, 90), crafted(5, 2, 80, 10)
+    first = bound(plan, table, records([old, young]))
+    assert (first.votes.tolist(), first.prev.tolist()) == ([1, 0], [0, 0])
+    # Were the younger window's index 10 taken for the last vote, this one would carry prev = 10
+    # and count a second time in a round that began at 20.
+    again = bound(plan, table, records([crafted(5, 1, 0, 91)]))
+    assert (again.votes.tolist(), again.prev.tolist()) == ([1], [90])
+    strict = replace(plan, caps=replace(plan.caps, records_per_key=2))
+    assert len(bound(strict, UnitTable(), records([old, young, old])).kept) == 2
+
+
+def test_id_zero_and_the_first_tag_are_like_any_other() -> None:
+    """Zero is not an empty place."""
+    plan = make_plan(4, caps=(10, 1, 10))
+    zero = crafted(0, 0, 0, 1)
+    assert bound(plan, UnitTable(), records([zero, zero])).kept.tolist() == [0]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(stream=streams(), data=st.data())
+def test_partial_groups_merge_to_the_same(stream: Stream, data: st.DataObject) -> None:
+    """However a micro-batch is split for combining, merging gives the same groups."""
+    pipeline = Pipeline(stream.plan, SECRET)
+    table = UnitTable()
+    for trigger, rows in enumerate(stream.batches, stream.first):
+        admitted = admit(
+            stream.plan,
+            micro_batch(stream.plan, rows),
+            trigger,
+            pipeline.units,
+            pipeline.keys,
+            pipeline.public,
+        )
+        bounded = bound(stream.plan, table, admitted)
+        whole = combine(admitted, bounded)
+        size = len(bounded.kept)
+        home = np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
+        parts = [
+            combine(
+                admitted,
+                Bounded(
+                    bounded.kept[home == part],
+                    bounded.votes[home == part],
+                    bounded.prev[home == part],
+                    bounded.values[home == part],
+                ),
+            )
+            for part in range(3)
+            if size
+        ]
+        if parts:
+            assert contents(merge(parts)) == contents(whole)
+
+
+def contents(groups: Groups) -> list[tuple[object, ...]]:
+    return sorted(
+        zip(
+            groups.key_text.to_arrow().to_pylist(),
+            groups.window.tolist(),
+            groups.prev.tolist(),
+            groups.votes.tolist(),
+            map(tuple, groups.values.tolist()),
+            strict=True,
+        )
+    )
