@@ -135,7 +135,7 @@ def _by_unit(
         members = np.flatnonzero(records.period == period)
         shards = _shards(records.unit[members], state.shards)
         for table, rows in zip(state.units[period], shards, strict=True):
-            yield table, records.take(members[rows])
+            yield table, records.subset(members[rows])
 
 
 def _by_key(
@@ -145,7 +145,7 @@ def _by_key(
     for window in plan.windows.open(trigger):
         members = np.flatnonzero(groups.window == window)
         for shard, rows in enumerate(_shards(groups.key[members], state.shards)):
-            yield window, shard, groups.take(members[rows])
+            yield window, shard, groups.subset(members[rows])
 
 
 def _shards(ids: Words, shards: int) -> list[NDArray[np.int64]]:

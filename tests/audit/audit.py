@@ -30,7 +30,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
-from dpsqlp.accounting import SELECTION, Caps, Process, Release, calibrate
+from dpsqlp.accounting import Caps, Process, Release, calibrate
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
@@ -42,8 +42,8 @@ FALSE_ALARM = 1e-6  # of one audit, both directions together
 _SAMPLES_MIN = 200  # of a pattern, to teach a test between its values
 _CUTS = 400
 _HUGE = 1e9  # what a target sends: clamped to the bound
-_SUM = Process("sum", "sum", 0, -1.0, 1.0)
-_DISTINCT = Process("distinct", "distinct")
+SUM = Process("sum", "sum", 0, -1.0, 1.0)
+DISTINCT = Process("distinct", "distinct")
 
 Contribution = tuple[int, int, int]  # trigger, key of the trial, units or records
 
@@ -55,6 +55,7 @@ class Setting:
     release: Release
     caps: Caps
     triggers: int
+    processes: tuple[Process, ...] = (SUM, DISTINCT)
     mechanism: str = "blt"
     minimum: int = 0
     selection_share: float = 0.5
@@ -119,7 +120,7 @@ def honest_plan(setting: Setting, keys: int) -> Plan:
         delta=setting.delta,
         caps=setting.caps,
         mechanism=mechanism,
-        processes=[_SUM, _DISTINCT],
+        processes=setting.processes,
         release=setting.release,
         minimum=setting.minimum,
         private_keys=not setting.public,
@@ -197,7 +198,7 @@ def observe(plan: Plan, placement: Placement, trials: int, *, target: bool) -> O
     released = np.zeros((trials * keys, plan.triggers), np.bool_)
     values = np.zeros((trials * keys, plan.triggers, processes))
     for trigger in range(1, plan.triggers + 1):
-        batch = _micro_batch(placement, trials, trigger, target)
+        batch = _micro_batch(placement, trials, trigger, target, plan.value_columns)
         releases = pipeline.run(state, batch, trigger)
         # a canonical integer is a tag and 8 bytes, offset by 2^63
         words = releases.key_text.data.reshape(-1, 9)[:, 1:].copy().view(">u8")[:, 0]
@@ -208,7 +209,9 @@ def observe(plan: Plan, placement: Placement, trials: int, *, target: bool) -> O
     return Output(released.reshape(shape), values.reshape(*shape, processes))
 
 
-def _micro_batch(placement: Placement, trials: int, trigger: int, target: bool) -> MicroBatch:
+def _micro_batch(
+    placement: Placement, trials: int, trigger: int, target: bool, columns: int
+) -> MicroBatch:
     """One trigger's records of all trials."""
     unit, key, time, value = [], [], [], []
     trial = np.arange(trials)
@@ -236,7 +239,7 @@ def _micro_batch(placement: Placement, trials: int, trigger: int, target: bool) 
         key=(column(key, np.int64),),
         window=pa.array(np.zeros(len(times), np.int64)),
         timestamp=times,
-        values=(column(value, np.float64),),
+        values=(column(value, np.float64),)[:columns],
     )
 
 
@@ -265,7 +268,7 @@ def _key_scores(
             v[: len(rows)] for v, rows in zip(values, lessons, strict=True)
         ]  # members are in order of trials
         means = [v.mean(axis=0) for v in known]
-        spread = sum(np.cov(v, rowvar=False) for v in known) / 2
+        spread = sum(np.atleast_2d(np.cov(v, rowvar=False)) for v in known) / 2
         weights = np.linalg.lstsq(spread, means[0] - means[1])[0]
         for score, rows, v in zip(scores, members, values, strict=True):
             score[rows] += (v - (means[0] + means[1]) / 2) @ weights

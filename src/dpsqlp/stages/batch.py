@@ -55,8 +55,10 @@ class Records:
     def __len__(self) -> int:
         return len(self.window)
 
-    def take(self, rows: NDArray[np.int64]) -> Records:
-        """These rows."""
+    def subset(self, rows: NDArray[np.int64]) -> Records:
+        """These rows, given in ascending order."""
+        if len(rows) == len(self):
+            return self
         return Records(
             self.unit[rows],
             self.key[rows],
@@ -105,7 +107,7 @@ def admit(
     )
     if public is None:
         return records
-    return records.take(np.flatnonzero(public.find(records.key) >= 0))
+    return records.subset(np.flatnonzero(public.find(records.key) >= 0))
 
 
 def _check(plan: Plan, batch: MicroBatch) -> None:

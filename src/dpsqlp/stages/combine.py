@@ -33,8 +33,10 @@ class Groups:
     def __len__(self) -> int:
         return len(self.window)
 
-    def take(self, rows: NDArray[np.int64]) -> Groups:
-        """These groups."""
+    def subset(self, rows: NDArray[np.int64]) -> Groups:
+        """These rows, given in ascending order."""
+        if len(rows) == len(self):
+            return self
         return Groups(
             self.key[rows],
             self.key_text.take(rows),
