@@ -23,5 +23,9 @@ class TriggerError(DpsqlpError):
     """A trigger out of turn, or past the last one paid for. The state is unchanged."""
 
 
+class StateError(DpsqlpError):
+    """Durable state that is missing, damaged, foreign, or in use by another process."""
+
+
 class SecretError(DpsqlpError):
     """A secret or instance that is missing or malformed."""

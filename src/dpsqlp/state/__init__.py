@@ -1,0 +1,1 @@
+"""Durable state: a journal of deltas and snapshots behind a storage seam."""
