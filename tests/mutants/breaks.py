@@ -420,8 +420,8 @@ ENTROPY = [
         "identifiers without the length",
         "6: inputs are encoded injectively",
         "entropy/identify.py",
-        "value = np.uint64((length >> (8 * (3 - byte))) & 255)",
-        "value = np.uint64(0)",
+        "length = offsets[row + 1] - offsets[row]",
+        "length = 0",
         ENTROPY_TESTS + "test_identify.py::test_messages_of_zeros_differ_by_their_length",
     ),
     Break(
@@ -468,8 +468,8 @@ ENTROPY = [
         "normal cut off at 6.6 sigma",
         "6: the normal is not truncated below 9 sigma",
         "entropy/gaussian.py",
-        "root[t] = math.sqrt(-_log(((0x7FFFFFFFFFFFFFFF - size) + below) * _STEP))",
-        "root[t] = min(5.0, math.sqrt(-_log(((0x7FFFFFFFFFFFFFFF - size) + below) * _STEP)))",
+        "root[t] = math.sqrt(-_log(chance[t]))",
+        "root[t] = min(5.0, math.sqrt(-_log(chance[t])))",
         ENTROPY_TESTS + "test_gaussian.py::test_the_extreme_words_are_exact_and_finite",
     ),
     Break(
