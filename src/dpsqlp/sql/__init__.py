@@ -1,0 +1,39 @@
+"""SQL: text to validated queries, plans and explanations."""
+
+from dpsqlp.sql.compile import Script, compile_script, parse
+from dpsqlp.sql.database import connect
+from dpsqlp.sql.explain import explain, explain_text, explain_total, total
+from dpsqlp.sql.plan import make_plan, standard_deviations
+from dpsqlp.sql.query import (
+    Emit,
+    Hop,
+    Output,
+    Program,
+    PublicTable,
+    Query,
+    SinkDef,
+    SourceDef,
+    Tumble,
+)
+
+__all__ = [
+    "Emit",
+    "Hop",
+    "Output",
+    "Program",
+    "PublicTable",
+    "Query",
+    "Script",
+    "SinkDef",
+    "SourceDef",
+    "Tumble",
+    "compile_script",
+    "connect",
+    "explain",
+    "explain_text",
+    "explain_total",
+    "make_plan",
+    "parse",
+    "standard_deviations",
+    "total",
+]

@@ -1,0 +1,335 @@
+"""Aggregates: which noise processes they need, and how they are computed from what is released.
+
+Implements COUNT(*), COUNT(x), COUNT(DISTINCT unit), SUM as processes; AVG from a sum and a count of
+the rows that have a value; VARIANCE and STDDEV also from a sum of squares, squared after clamping.
+Equal processes are shared. The standard deviation of a quotient is a first-order (delta-method)
+estimate from released values; the noises of different processes are independent.
+
+Privacy contract: every value column is bounded by its process; a value without bounds is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from dpsqlp.accounting.model import Process, ProcessKind
+from dpsqlp.sql.database import function_kind
+from dpsqlp.sql.dialect import Bounded
+from dpsqlp.sql.expressions import Expressions
+from dpsqlp.sql.place import Text
+from dpsqlp.sql.scope import Scope, safe, sql
+
+_BOUNDS = "contribution_bounds_per_row"
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
+_UNSIGNED = tuple(f"U{kind}" for kind in _INTEGERS)
+_NUMERIC = (*_INTEGERS, *_UNSIGNED, "BOOLEAN", "DECIMAL", "DOUBLE", "FLOAT")
+_NAMES: dict[type[exp.Expr], str] = {
+    exp.Count: "COUNT",
+    exp.Sum: "SUM",
+    exp.Avg: "AVG",
+    exp.Variance: "VARIANCE",
+    exp.VariancePop: "VAR_POP",
+    exp.Stddev: "STDDEV",
+    exp.StddevSamp: "STDDEV_SAMP",
+    exp.StddevPop: "STDDEV_POP",
+}
+_QUANTILES = (exp.Quantile, exp.ApproxQuantile, exp.PercentileCont, exp.PercentileDisc, exp.Median)
+_WRAPPERS = (Bounded, exp.Filter, exp.Window, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An aggregate in terms of the released columns p0, p1, ..., p0_sd, p1_sd, ..."""
+
+    sql: str
+    sd_sql: str
+    processes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Aggregates:
+    """The aggregates of one query, read one after another."""
+
+    text: Text
+    expressions: Expressions
+    scope: Scope
+    unit: tuple[exp.Column, ...]
+    values: list[str] = field(default_factory=list)  # DuckDB SQL of the value columns
+    processes: list[Process] = field(default_factory=list)
+
+    def read(self, node: exp.Expr, name: str) -> Formula:
+        """The formula of an aggregate; its processes are named after `name`."""
+        place, condition, named = node, None, []
+        if isinstance(node, exp.Filter):
+            condition = node.expression.this
+            node = node.this
+        if isinstance(node, Bounded):
+            named = node.expressions
+            node = node.this
+        kind = _NAMES.get(type(node))
+        if kind is None:
+            raise self._refuse_kind(place)
+        if condition is not None:
+            self.expressions.check(condition)
+        if kind == "COUNT":
+            for argument in named:
+                raise self._refuse_argument(argument, kind)
+            return self._count(node, condition, name)
+        if isinstance(node.this, exp.Distinct):
+            raise self.text.refuse(
+                place, f"{kind}(DISTINCT ...) is not supported", f"Leave DISTINCT out of {kind}."
+            )
+        lower, upper = self._bounds(place, node, kind, named)
+        column = self._value(node.this, condition, kind)
+        if kind == "SUM":
+            total = self._process(name, "sum", column, lower, upper)
+            return Formula(f"p{total}", f"p{total}_sd", (total,))
+        return self._moments(kind, column, lower, upper, name)
+
+    def _count(self, node: exp.Expr, condition: exp.Expr | None, name: str) -> Formula:
+        this = node.this
+        if node.expressions:
+            raise self.text.refuse(node, "COUNT takes one argument", "Count one column at a time.")
+        if isinstance(this, exp.Distinct):
+            index = self._distinct(node, this, condition, name)
+        elif isinstance(this, exp.Star) and condition is None:
+            index = self._process(name, "count", None)
+        else:
+            counted = exp.Literal.number(1) if isinstance(this, exp.Star) else this
+            index = self._process(name, "count", self._value(counted, condition, "COUNT"))
+        return Formula(f"TRY_CAST(p{index} AS BIGINT)", f"p{index}_sd", (index,))
+
+    def _distinct(
+        self, node: exp.Expr, distinct: exp.Expr, condition: exp.Expr | None, name: str
+    ) -> int:
+        counted = distinct.expressions
+        if len(counted) == 1 and isinstance(counted[0], exp.Tuple | exp.Paren):
+            counted = counted[0].expressions or [counted[0].this]
+        names = sorted(c.name.lower() if isinstance(c, exp.Column) else "" for c in counted)
+        unit = ", ".join(column.name for column in self.unit)
+        if names != sorted(column.name.lower() for column in self.unit):
+            raise self.text.refuse(
+                node,
+                "Only the unit can be counted with DISTINCT",
+                f"Write COUNT(DISTINCT {unit if len(self.unit) == 1 else f'({unit})'}), or group by"
+                " what you want to tell apart.",
+            )
+        if condition is not None:
+            raise self.text.refuse(
+                node, "COUNT(DISTINCT unit) has no FILTER", "Filter with WHERE, in its own sink."
+            )
+        return self._process(name, "distinct", None)
+
+    def _moments(self, kind: str, column: int, lower: float, upper: float, name: str) -> Formula:
+        """AVG, VARIANCE and STDDEV from s = sum, n = count, q = sum of squares."""
+        total = self._process(f"{name}_sum", "sum", column, lower, upper)
+        number = self._process(f"{name}_count", "count", column)
+        s, n = f"p{total}", f"p{number}"
+        mean = f"({s} / {n})"
+        if kind == "AVG":
+            variance = f"{s}_sd * {s}_sd + {mean} * {mean} * {n}_sd * {n}_sd"
+            return Formula(
+                f"CASE WHEN {n} >= 1 THEN LEAST(GREATEST({mean}, {lower!r}), {upper!r}) END",
+                f"CASE WHEN {n} >= 1 THEN SQRT({variance}) / {n} END",
+                (total, number),
+            )
+        squares = self._squares(name, column, lower, upper)
+        q = f"p{squares}"
+        sample = not kind.endswith("_POP")
+        m = f"({n} - 1)" if sample else n
+        spread = f"(({q} - {s} * {mean}) / {m})"
+        # d/dq = 1/m, d/ds = -2 mean/m; d/dn = (mean^2 - spread)/m, for both divisors
+        slope = f"({mean} * {mean} - {spread})"
+        deviation = (
+            f"SQRT({q}_sd * {q}_sd + 4 * {mean} * {mean} * {s}_sd * {s}_sd"
+            f" + {slope} * {slope} * {n}_sd * {n}_sd) / {m}"
+        )
+        least = f"{n} >= {2 if sample else 1}"
+        used = (total, number, squares)
+        if kind.startswith("VAR"):
+            return Formula(
+                f"CASE WHEN {least} THEN GREATEST({spread}, 0) END",
+                f"CASE WHEN {least} THEN {deviation} END",
+                used,
+            )
+        return Formula(
+            f"CASE WHEN {least} THEN SQRT(GREATEST({spread}, 0)) END",
+            f"CASE WHEN {least} AND {spread} > 0 THEN {deviation} / (2 * SQRT({spread})) END",
+            used,
+        )
+
+    def _squares(self, name: str, column: int, lower: float, upper: float) -> int:
+        """Squares of the clamped value: clamping the square would keep far negative values."""
+        value = self.values[column]
+        clamped = f"LEAST(GREATEST({value}, {lower!r}), {upper!r})"
+        squared = f"CASE WHEN NOT ISNAN({value}) THEN {clamped} * {clamped} END"
+        most = max(lower * lower, upper * upper)
+        least = 0.0 if lower <= 0 <= upper else min(lower * lower, upper * upper)
+        index = self._column(squared)
+        return self._process(f"{name}_squares", "sum", index, least, most)
+
+    def _value(self, node: exp.Expr, condition: exp.Expr | None, kind: str) -> int:
+        """The value column of an argument. Numbers are doubles; COUNT of anything else is 1."""
+        self.expressions.check(node)
+        value = node.copy()
+        if condition is not None:
+            held = exp.cast(condition.copy(), exp.DType.BOOLEAN)
+            value = exp.Case(ifs=[exp.If(this=held, true=value)])
+        value = safe(value)
+        (found,) = self.expressions.types(self.scope, [value], node)
+        if found.startswith(_NUMERIC) and not found.endswith("]"):
+            return self._column(f"TRY_CAST({sql(value)} AS DOUBLE)")
+        if kind == "COUNT":
+            return self._column(f"CASE WHEN {sql(value)} IS NOT NULL THEN 1 END")
+        raise self.text.refuse(
+            node,
+            f"{kind} needs a number; this is {found}",
+            "Convert it, for example with TRY_CAST(x AS DOUBLE).",
+        )
+
+    def _column(self, value: str) -> int:
+        if value not in self.values:
+            self.values.append(value)
+        return self.values.index(value)
+
+    def _process(
+        self,
+        name: str,
+        kind: ProcessKind,
+        column: int | None,
+        lower: float = 0.0,
+        upper: float = 1.0,
+    ) -> int:
+        for index, known in enumerate(self.processes):
+            if (known.kind, known.column, known.lower, known.upper) == (kind, column, lower, upper):
+                return index
+        name = name.lower()  # the fingerprint covers it, and case does not matter
+        taken = {process.name for process in self.processes}
+        names = (name, *(f"{name}_{n}" for n in range(2, len(taken) + 2)))
+        unique = next(n for n in names if n not in taken)
+        self.processes.append(Process(unique, kind, column, lower, upper))
+        return len(self.processes) - 1
+
+    def _bounds(
+        self, place: exp.Expr, node: exp.Expr, kind: str, named: list[exp.Expr]
+    ) -> tuple[float, float]:
+        for argument in named:
+            if argument.name.lower() != _BOUNDS:
+                raise self._refuse_argument(argument, kind)
+        argument_sql = sql(node.this) if node.this is not None else "x"
+        way_out = f"Write {kind}({argument_sql}, {_BOUNDS} => (lower, upper)) with public numbers."
+        if not named:
+            raise self.text.refuse(
+                place,
+                f"{kind} has no bounds, so one row could move it by any amount",
+                way_out,
+            )
+        pair = named[0].expression
+        numbers = pair.expressions if isinstance(pair, exp.Tuple) else []
+        bounds = [value for value in map(_number, numbers) if value is not None]
+        if len(numbers) != 2 or len(bounds) != 2:
+            raise self.text.refuse(pair, "Bounds are a pair of numbers", way_out)
+        lower, upper = bounds
+        if lower > upper or lower == upper == 0:
+            raise self.text.refuse(
+                pair,
+                "The bounds are reversed" if lower > upper else "The bounds leave only 0",
+                "Give (lower, upper) with lower <= upper, not both 0.",
+            )
+        return lower, upper
+
+    def _refuse_argument(self, argument: exp.Expr, kind: str) -> Exception:
+        name = argument.name.lower()
+        if name == "contribution_bounds_per_group":
+            pair = argument.expression.expressions
+            low, high = [sql(item) for item in pair] if len(pair) == 2 else ["lower", "upper"]
+            way_out = (
+                f"The equivalent is max_rows_per_group = {high}: so many rows of a unit count in a"
+                " group."
+                if kind == "COUNT"
+                else f"The equivalent is {kind}(x, {_BOUNDS} => ({low} / r, {high} / r)) with"
+                " max_rows_per_group = r."
+            )
+            return self.text.refuse(
+                argument.expression,
+                "contribution_bounds_per_group is not supported: a stream cannot clamp a group's"
+                " total before it is over",
+                way_out,
+            )
+        if kind == "COUNT" and name == _BOUNDS:
+            return self.text.refuse(
+                argument.expression,
+                "COUNT adds one per row, so it takes no bounds",
+                "Leave them out; max_rows_per_group says how many rows of a unit count.",
+            )
+        near = difflib.get_close_matches(name, [_BOUNDS], 1, 0.5)
+        return self.text.refuse(
+            argument.expression,
+            f"{kind} has no argument {argument.name}",
+            f"Did you mean {near[0]}?" if near else "Leave it out.",
+        )
+
+    def _refuse_kind(self, node: exp.Expr) -> Exception:
+        if isinstance(node, exp.Window) or node.find(exp.Window):
+            return self.text.refuse(
+                node,
+                "An analytic function (OVER) is not supported",
+                "Aggregate with GROUP BY; HAVING, ORDER BY and LIMIT act on what is released.",
+            )
+        inner = node.find(exp.Func) or node
+        name = self.text.written(inner).upper()
+        supported = "COUNT, SUM, AVG, VARIANCE and STDDEV are supported."
+        if isinstance(inner, exp.Max | exp.Min):
+            fact = f"{name} depends on single rows, so no bounded noise hides one"
+            way_out = f"{supported} For the range, group by a bucket such as FLOOR(x / 10)."
+        elif isinstance(inner, _QUANTILES):
+            fact = f"{name} is a quantile, which is not supported"
+            way_out = f"{supported} For quantiles, count per bucket such as FLOOR(x / 10)."
+        else:
+            fact = f"The aggregate {name} is not supported"
+            way_out = supported
+        return self.text.refuse(inner, fact, way_out)
+
+
+def find_aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The outermost aggregates in an expression, supported or not."""
+    if is_aggregate(node):
+        yield node
+        return
+    for below in node.iter_expressions():
+        yield from find_aggregates(below)
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether a node is an aggregate, with whatever is wrapped around it."""
+    if isinstance(node, _WRAPPERS):
+        return True
+    if isinstance(node, exp.Anonymous):
+        return function_kind(str(node.this), len(node.expressions)) == "aggregate"
+    if not isinstance(node, exp.Func) or isinstance(node, exp.Cast | exp.Case | exp.Connector):
+        return False
+    return isinstance(node, exp.AggFunc)
+
+
+def default_name(node: exp.Expr) -> str | None:
+    """What an aggregate without an alias is called: count, sum_dwell; None if that is unclear."""
+    node = node.this if isinstance(node, Bounded) else node
+    kind = _NAMES.get(type(node))
+    if kind is None:
+        return None
+    if isinstance(node.this, exp.Star):
+        return "count"
+    if isinstance(node.this, exp.Column):
+        return f"{kind.lower()}_{node.this.name}"
+    return "count_units" if isinstance(node.this, exp.Distinct) else None
+
+
+def _number(node: exp.Expr) -> float | None:
+    sign, inner = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
+    if not isinstance(inner, exp.Literal) or inner.is_string:
+        return None
+    return sign * float(inner.this)

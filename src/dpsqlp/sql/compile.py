@@ -1,0 +1,154 @@
+"""From text to validated queries: every statement checked, everything refused that is not promised.
+
+parse           text -> statements by kind (syntax alone)
+compile_script  text -> Program (names, types, windows, options, noise processes)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+
+from dpsqlp.sql import sink
+from dpsqlp.sql.database import Binder, DatabaseError, freeze, read_public
+from dpsqlp.sql.dialect import CreatePublicTable, CreateSink, CreateSource, parse_statements
+from dpsqlp.sql.options import read_options
+from dpsqlp.sql.place import Text
+from dpsqlp.sql.query import Program, PublicTable, SinkDef, SourceDef
+from dpsqlp.sql.scope import sql
+
+_RESERVED = ("released",)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The statements of a script, by kind."""
+
+    text: Text
+    sources: tuple[CreateSource, ...]
+    tables: tuple[CreatePublicTable, ...]
+    sinks: tuple[CreateSink, ...]
+
+
+def parse(text: str) -> Script:
+    """The statements of a script; SqlError where one cannot be read or is not one of ours."""
+    place = Text(text)
+    statements = parse_statements(text)
+    for statement in statements:
+        if not isinstance(statement, CreateSource | CreatePublicTable | CreateSink):
+            raise place.refuse(
+                statement,
+                "A script has CREATE SOURCE, CREATE PUBLIC TABLE and CREATE SINK statements only",
+                "Put a query into CREATE SINK name AS SELECT WITH DIFFERENTIAL_PRIVACY ....",
+            )
+    return Script(
+        place,
+        tuple(s for s in statements if isinstance(s, CreateSource)),
+        tuple(s for s in statements if isinstance(s, CreatePublicTable)),
+        tuple(s for s in statements if isinstance(s, CreateSink)),
+    )
+
+
+def compile_script(
+    text: str, *, tables: Mapping[str, pa.Table] | None = None, folder: str = "."
+) -> Program:
+    """Every sink of a script, validated.
+
+    `tables` are public tables handed in from Python; `folder` is where the files of CREATE PUBLIC
+    TABLE are looked up.
+    """
+    script = parse(text)
+    place = script.text
+    _check_names(script, tables or {})
+    sources = {s.name.lower(): _source(place, s) for s in script.sources}
+    public = {name.lower(): PublicTable(name, *freeze(t)) for name, t in (tables or {}).items()}
+    for table in script.tables:
+        public[table.name.lower()] = _public_table(place, table, public, sources, folder)
+    if not script.sinks:
+        raise place.error(
+            "The script has no CREATE SINK", "Add CREATE SINK name AS SELECT ....", 0, 0
+        )
+    binder = Binder(
+        {source.name: source.columns for source in sources.values()},
+        {known.name: known.rows for known in public.values()},
+    )
+    compiled = []
+    for statement in script.sinks:
+        query = sink.compile_query(place, statement.expression, sources, public, binder)
+        options = read_options(place, statement.args.get("options"))
+        compiled.append(SinkDef(statement.name, options, query))
+    return Program(sources, public, tuple(compiled))
+
+
+def _check_names(script: Script, tables: Mapping[str, pa.Table]) -> None:
+    relations = {name.lower() for name in tables}
+    for statement in (*script.sources, *script.tables):
+        name = statement.name.lower()
+        if name in _RESERVED:
+            raise script.text.refuse(
+                statement.this, f"The name {statement.name} is reserved", "Choose another name."
+            )
+        if name in relations:
+            raise script.text.refuse(
+                statement.this,
+                f"There are two sources or tables named {statement.name}",
+                "Rename one of them.",
+            )
+        relations.add(name)
+    sinks: set[str] = set()
+    for statement in script.sinks:
+        if statement.name.lower() in sinks:
+            raise script.text.refuse(
+                statement.this,
+                f"There are two sinks named {statement.name}; each is a pipeline of its own",
+                "Rename one of them.",
+            )
+        sinks.add(statement.name.lower())
+
+
+def _source(place: Text, statement: CreateSource) -> SourceDef:
+    columns: list[tuple[str, str]] = []
+    for column in statement.args["columns"]:
+        kind = sql(column.args["kind"])
+        try:
+            Binder({}, {}).types(f"SELECT CAST(NULL AS {kind}) AS x")
+        except DatabaseError:
+            raise place.refuse(
+                column, f"There is no type {kind}", "Use DuckDB's types: TEXT, BIGINT, TIMESTAMP."
+            ) from None
+        if column.name.lower() in {name.lower() for name, _ in columns}:
+            raise place.refuse(
+                column, f"There are two columns named {column.name}", "Rename one of them."
+            )
+        columns.append((column.name, kind))
+    options = read_options(place, statement.args.get("options"))
+    return SourceDef(statement.name, tuple(columns), options)
+
+
+def _public_table(
+    place: Text,
+    statement: CreatePublicTable,
+    public: Mapping[str, PublicTable],
+    sources: Mapping[str, SourceDef],
+    folder: str,
+) -> PublicTable:
+    for table in statement.find_all(exp.Table):
+        if table.name.lower() in sources:
+            raise place.refuse(
+                table,
+                f"A public table is not protected, and {table.name} is a private stream",
+                "Read public tables from files or other public tables.",
+            )
+    known = {table.name: table.rows for table in public.values()}
+    try:
+        rows, digest = read_public(sql(statement.expression), known, folder)
+    except DatabaseError as problem:
+        raise place.refuse(
+            statement.this,
+            f"The public table {statement.name} cannot be read: {problem}",
+            "Check the query and the file; paths are relative to the script.",
+        ) from None
+    return PublicTable(statement.name, rows, digest)

@@ -1,0 +1,317 @@
+"""DuckDB: the connection the row query runs in, and what DuckDB itself says of a query.
+
+Privacy contract: `check_rows` looks at DuckDB's own syntax tree of the final text, after everything
+else has been checked on sqlglot's. What it does not know it refuses, so a construct that the two
+parsers read differently cannot couple rows or vary between evaluations.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+# Marked as constant in DuckDB's catalogue, and not.
+_NOT_CONSTANT = {"current_localtime", "current_localtimestamp", "version"}
+_VALUE_FUNCTIONS = {  # functions that are called like columns
+    "current_catalog",
+    "current_date",
+    "current_role",
+    "current_schema",
+    "current_time",
+    "current_timestamp",
+    "current_user",
+    "localtime",
+    "localtimestamp",
+    "session_user",
+    "user",
+}
+_LIST_AGGREGATES = {"list_aggregate", "list_aggr", "array_aggregate", "array_aggr", "aggregate"}
+_EXPRESSIONS = {
+    "BETWEEN",
+    "CASE",
+    "CAST",
+    "COLLATE",
+    "COLUMN_REF",
+    "COMPARISON",
+    "CONJUNCTION",
+    "CONSTANT",
+    "FUNCTION",
+    "LAMBDA",
+    "LAMBDA_REF",
+    "OPERATOR",
+    "STAR",
+    "SUBQUERY",
+    "TYPE",
+}
+_TABLES = {"BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN", "SUBQUERY", "TABLE_FUNCTION"}
+_COUPLING = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
+
+
+class DatabaseError(Exception):
+    """What DuckDB says of a statement; `name` is the column, function or table it is about."""
+
+    def __init__(self, message: str, name: str | None) -> None:
+        self.name = name
+        super().__init__(message)
+
+
+def connect(
+    tables: Mapping[str, pa.Table] | None = None,
+    config: Mapping[str, Any] | None = None,
+    folders: Sequence[str] = (),
+) -> duckdb.DuckDBPyConnection:
+    """A connection for row and release queries: UTC, no network, no extensions, no files but those
+    of a source's folders.
+
+    Locked, so give memory limits and threads in `config`. Public tables are registered by name.
+    """
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+            **(config or {}),
+        },
+    )
+    connection.execute("SET TimeZone = 'UTC'")
+    for name, table in (tables or {}).items():
+        connection.register(name, table)
+    if folders:
+        listed = ", ".join("'" + folder.replace("'", "''") + "'" for folder in folders)
+        connection.execute(f"SET allowed_directories = [{listed}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def read_public(query: str, tables: Mapping[str, pa.Table], folder: str) -> tuple[pa.Table, str]:
+    """The rows of a public table in a fixed order, and a digest of them."""
+    connection = duckdb.connect(
+        ":memory:", config={"autoinstall_known_extensions": False, "errors_as_json": True}
+    )
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET python_enable_replacements = false")
+    connection.execute("SET file_search_path = ?", [folder])
+    for name, table in tables.items():
+        connection.register(name, table)
+    try:
+        connection.execute(f"CREATE TABLE public_table AS {query}")
+        return _frozen(connection)
+    except duckdb.Error as problem:
+        raise _error(problem) from None
+
+
+def freeze(table: pa.Table) -> tuple[pa.Table, str]:
+    """A public table handed in from Python, in a fixed order, and a digest of it."""
+    connection = duckdb.connect(":memory:")
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.register("given", table)
+    connection.execute("CREATE TABLE public_table AS SELECT * FROM given")
+    return _frozen(connection)
+
+
+def _frozen(connection: duckdb.DuckDBPyConnection) -> tuple[pa.Table, str]:
+    rows = connection.sql("SELECT * FROM public_table ORDER BY ALL").to_arrow_table()
+    digest = connection.execute(
+        "SELECT sha256(concat_ws(chr(10), "
+        "(SELECT string_agg(column_name || ' ' || column_type, ',')"
+        " FROM (DESCRIBE public_table)), "
+        "(SELECT string_agg(line, chr(10) ORDER BY line)"
+        " FROM (SELECT CAST(to_json(t) AS VARCHAR) AS line FROM public_table AS t))))"
+    ).fetchone()
+    assert digest is not None
+    return rows, digest[0]
+
+
+class Binder:
+    """Binds queries against empty sources and the public tables."""
+
+    __slots__ = ("connection",)
+
+    def __init__(
+        self, sources: Mapping[str, Sequence[tuple[str, str]]], tables: Mapping[str, pa.Table]
+    ) -> None:
+        self.connection = duckdb.connect(
+            ":memory:", config={"errors_as_json": True, "python_enable_replacements": False}
+        )
+        self.connection.execute("SET TimeZone = 'UTC'")
+        for name, columns in sources.items():
+            # A view: a table would have a rowid, which micro-batches do not.
+            empty = ", ".join(f"CAST(NULL AS {kind}) AS {quote(c)}" for c, kind in columns)
+            self.connection.execute(f"CREATE VIEW {quote(name)} AS SELECT {empty} WHERE false")
+        for name, table in tables.items():
+            self.connection.register(name, table)
+
+    def types(self, query: str) -> list[tuple[str, str]]:
+        """Names and DuckDB types of a query's columns."""
+        try:
+            return [
+                (row[0], row[1]) for row in self.connection.execute(f"DESCRIBE {query}").fetchall()
+            ]
+        except duckdb.Error as problem:
+            raise _error(problem) from None
+
+    def schema(self, query: str) -> pa.Schema:
+        """The Arrow schema that a query gives."""
+        try:
+            return self.connection.sql(query).to_arrow_table().schema
+        except duckdb.Error as problem:
+            raise _error(problem) from None
+
+
+def quote(name: str) -> str:
+    """A quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _error(problem: duckdb.Error) -> DatabaseError:
+    text = str(problem)
+    try:
+        detail = json.loads(text[text.index("{") :])
+    except ValueError:
+        return DatabaseError(text.splitlines()[0], None)
+    message = detail.get("exception_message", "").splitlines()
+    return DatabaseError(message[0] if message else text, detail.get("name"))
+
+
+@functools.cache
+def _parser() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(":memory:")
+
+
+@functools.cache
+def _catalogue() -> dict[str, list[tuple[str, str | None, str | None]]]:
+    """Function name to (type, stability, macro definition) of each overload."""
+    rows = _parser().execute(
+        "SELECT lower(function_name), function_type, stability, macro_definition"
+        " FROM duckdb_functions()"
+    )
+    catalogue: dict[str, list[tuple[str, str | None, str | None]]] = {}
+    for name, *rest in rows.fetchall():
+        catalogue.setdefault(name, []).append((rest[0], rest[1], rest[2]))
+    return catalogue
+
+
+def syntax_tree(query: str) -> Any:
+    """DuckDB's own reading of a query."""
+    row = _parser().execute("SELECT json_serialize_sql(?)", [query]).fetchone()
+    assert row is not None
+    tree = json.loads(row[0])
+    if tree.get("error"):
+        raise DatabaseError(tree.get("error_message", "syntax error"), None)
+    return tree["statements"]
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict):
+        yield tree
+        for value in tree.values():
+            yield from _nodes(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _nodes(value)
+
+
+def function_kind(name: str, arguments: int) -> str:
+    """How a function behaves: `row` (one value per row, the same every time), `aggregate`,
+    `table`, `unnest`, `varying`, or `unknown`."""
+    name = name.lower()
+    if name == "unnest":
+        return "unnest"
+    overloads = _catalogue().get(name)
+    if not overloads:
+        return "unknown"
+    if name in _NOT_CONSTANT or (name == "age" and arguments == 1):
+        return "varying"
+    kinds = {kind for kind, _, _ in overloads}
+    if kinds & {"aggregate", "window"}:
+        return "aggregate"
+    if "scalar" in kinds:
+        constant = all(s == "CONSISTENT" for kind, s, _ in overloads if kind == "scalar")
+        return "row" if constant else "varying"
+    if kinds == {"macro"}:
+        return _macro_kind(name)
+    return "table"
+
+
+@functools.cache
+def _macro_kind(name: str) -> str:
+    for _, _, definition in _catalogue()[name]:
+        tree = syntax_tree(f"SELECT {definition}")
+        if any(node.get("class") == "SUBQUERY" for node in _nodes(tree)):
+            return "varying"
+        if any(_value_function(node) for node in _nodes(tree)):
+            return "varying"
+        for node in _functions(tree):
+            called = node["function_name"].lower()
+            if called != name and (kind := function_kind(called, len(_arguments(node)))) != "row":
+                return kind
+    return "row"
+
+
+def _value_function(node: dict[str, Any]) -> str | None:
+    names = node.get("column_names") or [""] if node.get("class") == "COLUMN_REF" else [""]
+    return names[0].lower() if len(names) == 1 and names[0].lower() in _VALUE_FUNCTIONS else None
+
+
+def _functions(tree: Any) -> Iterator[dict[str, Any]]:
+    return (node for node in _nodes(tree) if node.get("class") == "FUNCTION")
+
+
+def _arguments(node: dict[str, Any]) -> list[Any]:
+    return list(node.get("arguments") or node.get("children") or [])
+
+
+def bad_function(query: str) -> tuple[str, str] | None:
+    """The first function of a query that may not be used for each row by itself, and its kind."""
+    for node in _nodes(syntax_tree(query)):
+        if value_function := _value_function(node):
+            return value_function, "varying"
+        if node.get("class") != "FUNCTION" or node.get("is_operator"):
+            continue
+        name = node["function_name"].lower()
+        kind = function_kind(name, len(_arguments(node)))
+        if kind not in ("row", "unnest"):
+            return name, kind
+        if name in _LIST_AGGREGATES and "reservoir_quantile" in json.dumps(node):
+            return "reservoir_quantile", "varying"
+        if node.get("distinct") or node.get("filter"):
+            return name, "aggregate"
+    return None
+
+
+def check_rows(query: str) -> str | None:
+    """What in a row query would couple rows or vary, by DuckDB's own reading; None if nothing."""
+    try:
+        tree = syntax_tree(query)
+    except DatabaseError:
+        return "a statement that is not a plain SELECT"
+    for node in _nodes(tree):
+        expression = node.get("class")
+        if expression is not None and expression not in _EXPRESSIONS:
+            return f"an expression of the kind {expression}"
+        if "select_list" in node:
+            for part in _COUPLING:
+                if node.get(part):
+                    return f"{part.replace('_', ' ')} in the row part"
+            if node.get("aggregate_handling", "STANDARD_HANDLING") != "STANDARD_HANDLING":
+                return "grouping in the row part"
+        elif str(node.get("type", "")).endswith("_NODE"):
+            return f"a query of the kind {node['type']}"
+        if "sample" in node and node["sample"] is not None:
+            return "a sample"
+        if "from_table" in node and node["from_table"]["type"] not in _TABLES:
+            return f"a relation of the kind {node['from_table']['type']}"
+        function = node["function"] if node.get("type") == "TABLE_FUNCTION" else None
+        if function is not None and function["function_name"].lower() != "unnest":
+            return "a table function"
+        if node.get("ref_type") in ("ASOF", "POSITIONAL", "NATURAL", "NEAREST"):
+            return f"a join of the kind {node['ref_type']}"
+    found = bad_function(query)
+    return None if found is None else f"the function {found[0]}"

@@ -1,0 +1,285 @@
+"""What a query promises and what it costs, as numbers and in words.
+
+The numbers of `explain`:
+
+    nu           the whole output is nu-GDP, eligibility aside
+    sensitivity  [s] of the mechanism: how far one contribution of size 1 moves the noisy sums, as
+                 the length of E's longest column; caps and bounds are in sigma, not in here
+    sigma        of the mechanism's normals, in units of the value
+    quantum      totals and noise are whole multiples of it
+    standard_deviation   of the released noise at each trigger of a window, sigma * b(i)
+    thresholds   what a key's noisy number of units must reach at each trigger to be released
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dpsqlp.accounting.gdp import epsilon_of
+from dpsqlp.plan import Plan
+from dpsqlp.sql.clock import duration
+from dpsqlp.sql.plan import standard_deviations
+from dpsqlp.sql.query import Hop, Query
+
+
+def explain(query: Query, plan: Plan) -> dict[str, Any]:
+    """Every number of the promise, as plain values."""
+    calibration = plan.calibration
+    mechanism = plan.mechanism
+    deviations = standard_deviations(plan)
+    selection = None
+    if calibration.selection is not None:
+        chosen = calibration.selection
+        selection = {
+            "mechanism": query.mechanism,
+            "sensitivity": mechanism.sensitivity,
+            "sigma": chosen.sigma,
+            "delta_gaussian": calibration.delta_gaussian,
+            "delta_threshold": calibration.delta_threshold,
+            "failure_per_vote": chosen.failure,
+            "min_privacy_units_per_group": chosen.minimum + 1,
+            "standard_deviation": [chosen.sigma * math.sqrt(v) for v in mechanism.variance],
+            "thresholds": list(chosen.thresholds),
+        }
+    return {
+        "epsilon": calibration.epsilon,
+        "delta": calibration.delta,
+        "nu": calibration.nu,
+        "epsilon_gaussian": calibration.epsilon_gaussian,
+        "epsilon_float": calibration.epsilon - calibration.epsilon_gaussian,
+        "delta_gaussian": calibration.delta_gaussian,
+        "delta_threshold": calibration.delta_threshold,
+        "triggers": plan.triggers,
+        "interval": duration(query.emit.interval_us),
+        "clock": "event time" if query.emit.on_event_time else "processing time",
+        "window": _window(query),
+        "lateness": duration(query.emit.lateness_us) if query.emit.lateness_us else None,
+        "unit": list(query.unit_names),
+        "unit_period": None if query.period_us is None else duration(query.period_us),
+        "keys": list(query.key_names),
+        "public_keys": None if plan.public_keys is None else len(plan.public_keys),
+        "release": plan.release,
+        "caps": {
+            "max_rows_contributed": plan.caps.records,
+            "max_rows_per_group": plan.caps.records_per_key,
+            "max_selections_contributed": plan.caps.selections,
+        },
+        "selection": selection,
+        "columns": [
+            {
+                "name": calibrated.process.name,
+                "kind": calibrated.process.kind,
+                "bounds": [calibrated.process.lower, calibrated.process.upper],
+                "noise": calibrated.purpose,
+                "mechanism": query.mechanism,
+                "sensitivity": mechanism.sensitivity,
+                "sigma": calibrated.sigma,
+                "quantum": calibrated.quantum,
+                "standard_deviation": row.tolist(),
+            }
+            for calibrated, row in zip(calibration.processes, deviations, strict=True)
+        ],
+        "fingerprint": plan.fingerprint.hex(),
+    }
+
+
+def _window(query: Query) -> dict[str, str] | None:
+    if query.window is None:
+        return None
+    window = {"kind": "hop" if isinstance(query.window, Hop) else "tumble"}
+    return window | {"size": duration(query.window.size_us), "hop": duration(query.window.hop_us)}
+
+
+def total(plans: Sequence[Plan]) -> tuple[float, float, float]:
+    """What pipelines over the same units add up to: nu, epsilon and delta.
+
+    nu^2 adds up, so do the deltas and what is set aside for float error; epsilon is what the joint
+    nu gives at the summed delta.
+    """
+    nu = math.sqrt(math.fsum(plan.calibration.nu**2 for plan in plans))
+    delta = math.fsum(plan.calibration.delta for plan in plans)
+    failure = math.fsum(plan.calibration.delta_threshold for plan in plans)
+    float_error = math.fsum(
+        plan.calibration.epsilon - plan.calibration.epsilon_gaussian for plan in plans
+    )
+    epsilon = epsilon_of(nu, (delta - failure) * math.exp(-float_error)) + float_error
+    return nu, epsilon, delta
+
+
+def explain_text(name: str, query: Query, plan: Plan) -> str:
+    """The promise of one sink, in words."""
+    paragraphs = [
+        _promise(name, query, plan),
+        _protected(query),
+        _time(query, plan),
+        _bounding(query, plan),
+        _keys(query, plan),
+        _columns(query, plan),
+        _account(plan),
+    ]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
+    """What several sinks add up to, source by source; empty for a single sink."""
+    groups: dict[tuple[object, ...], list[tuple[str, Query, Plan]]] = {}
+    for sink in sinks:
+        query = sink[1]
+        groups.setdefault((query.source.name, query.unit_names, query.period_us), []).append(sink)
+    lines = []
+    for members in groups.values():
+        if len(members) < 2:
+            continue
+        query = members[0][1]
+        nu, epsilon, delta = total([plan for _, _, plan in members])
+        names = ", ".join(name for name, _, _ in members)
+        lines.append(
+            f"Together the sinks {names} over {query.source.name} are ({_number(epsilon)},"
+            f" {_number(delta)})-DP for each {_unit(query)}: nu^2 adds up to {_number(nu**2)},"
+            " the deltas add up."
+        )
+    sources = {source for source, _, _ in groups}
+    if len(groups) > len(sources):
+        lines.append(
+            "Some sinks over one source protect different units. What they add up to for a person"
+            " depends on how many of the smaller units a person has, and is not stated here."
+        )
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _promise(name: str, query: Query, plan: Plan) -> str:
+    calibration = plan.calibration
+    return (
+        f"{name}: everything it ever releases, over all groups, windows and triggers, is"
+        f" ({_number(calibration.epsilon)}, {_number(calibration.delta)})-differentially private"
+        f" for each {_unit(query)}, as long as the secret is kept and only one instance runs.\n"
+        "Not protected: how long things take, the parameters themselves, and what was chosen by"
+        " looking at the stream. Another pipeline over the same data spends again."
+    )
+
+
+def _unit(query: Query) -> str:
+    unit = query.unit_names[0] if len(query.unit_names) == 1 else f"({', '.join(query.unit_names)})"
+    return unit if query.period_us is None else f"{unit} and {duration(query.period_us)}"
+
+
+def _protected(query: Query) -> str:
+    names = query.unit_names
+    if len(names) == 1:
+        text = f"A unit is one value of {names[0]}: all of its rows are protected together."
+    else:
+        listed = f"({', '.join(names)})"
+        text = (
+            f"A unit is one combination of {listed}. Protected is that a {names[0]} occurs with"
+            f" one value of {', '.join(names[1:])}. Not protected as a whole is a {names[0]}: its"
+            " other combinations are units of their own, and what they reveal adds up."
+        )
+    if query.period_us is not None:
+        period = duration(query.period_us)
+        text += (
+            f" Each {period} (UTC, by the row's own timestamp) is a unit of its own: protected is"
+            f" what a unit does in {period}, not what it does over several of them."
+        )
+    return text + " Rows without a unit are dropped."
+
+
+def _time(query: Query, plan: Plan) -> str:
+    interval = duration(query.emit.interval_us)
+    clock = "event time" if query.emit.on_event_time else "the clock"
+    if query.window is None:
+        return (
+            f"There is one window for the whole stream, with {plan.triggers} triggers, one every"
+            f" {interval} by {clock}. After the last one the pipeline ends."
+        )
+    window = f"Windows of {duration(query.window.size_us)}"
+    if isinstance(query.window, Hop):
+        window += f", one every {duration(query.window.hop_us)}"
+    late = duration(query.emit.lateness_us) if query.emit.lateness_us else "nothing"
+    counted = (
+        " A row that lies in several windows counts as several rows."
+        if isinstance(query.window, Hop)
+        else ""
+    )
+    return (
+        f"{window} (UTC) stay open for {late} after their end. A trigger every {interval} by"
+        f" {clock}, with or without rows: {plan.triggers} triggers for each window. Rows outside"
+        f" the open windows are dropped.{counted}"
+    )
+
+
+def _bounding(query: Query, plan: Plan) -> str:
+    caps = plan.caps
+    text = (
+        f"Of each unit at most {caps.records} rows count over the whole stream"
+        f" (max_rows_contributed), and at most {caps.records_per_key} in one group and window"
+        " (max_rows_per_group); further rows are dropped."
+    )
+    if query.period_us is not None:
+        text = text.replace("over the whole stream", "in one period")
+    if plan.public_keys is None:
+        text += (
+            f" It helps to select at most {caps.selections} groups (max_selections_contributed)."
+        )
+    return text
+
+
+def _keys(query: Query, plan: Plan) -> str:
+    selection = plan.calibration.selection
+    if selection is None:
+        number = len(plan.public_keys or ())
+        groups = "There is one group" if not query.key_names else f"{number} groups are public"
+        return f"{groups}, released at every trigger of every window, with or without rows."
+    low, high = min(selection.thresholds), max(selection.thresholds)
+    span = f"{low}" if low == high else f"{low} to {high}"
+    after = (
+        "From then on it is released at every trigger of its window."
+        if plan.release == "every_trigger"
+        else "Its count then starts anew, and it is silent until it is selected again."
+    )
+    return (
+        f"A group ({', '.join(query.key_names)}) is released once its number of units, with noise"
+        f" of standard deviation {_span(plan, selection.sigma)}, reaches {span} (by trigger), and"
+        f" never with fewer than {selection.minimum + 1} units. {after}"
+    )
+
+
+def _columns(query: Query, plan: Plan) -> str:
+    lines = []
+    for calibrated in plan.calibration.processes:
+        process = calibrated.process
+        bounds = (
+            f", values clamped to [{process.lower:g}, {process.upper:g}]"
+            if process.kind == "sum"
+            else ""
+        )
+        free = ", from the selection's noise at no further cost"
+        cost = free if calibrated.purpose == "selection" else ""
+        lines.append(
+            f"  {process.name}: noise of standard deviation {_span(plan, calibrated.sigma)}"
+            f"{bounds}{cost}"
+        )
+    if not lines:
+        return "Only the groups themselves are released."
+    return "\n".join(["Noise:", *lines])
+
+
+def _span(plan: Plan, sigma: float) -> str:
+    deviations = [sigma * math.sqrt(v) for v in plan.mechanism.variance]
+    low, high = _number(min(deviations)), _number(max(deviations))
+    return low if low == high else f"{low} to {high}"
+
+
+def _account(plan: Plan) -> str:
+    calibration = plan.calibration
+    spare = calibration.epsilon - calibration.epsilon_gaussian
+    return (
+        f"Account: nu = {_number(calibration.nu)}; delta = {_number(calibration.delta_gaussian)}"
+        f" (noise) + {_number(calibration.delta_threshold)} (groups released too early);"
+        f" {_number(spare)} of epsilon is set aside for rounding in the noise."
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"

@@ -1,0 +1,121 @@
+"""Expressions of the row part: what works on one row by itself, the same every time.
+
+Privacy contract: every function is looked up in DuckDB's own catalogue; one that is not known to be
+a constant function of its arguments is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from sqlglot import exp
+
+from dpsqlp.sql.database import Binder, DatabaseError, bad_function
+from dpsqlp.sql.place import Text
+from dpsqlp.sql.scope import Scope, sql
+
+ROW_WISE = "The row part sees one row at a time."
+PUBLIC_WAY_OUT = "Prepare public data in CREATE PUBLIC TABLE, where any query is allowed."
+
+
+class Expressions:
+    """Checks expressions, and asks DuckDB for their types."""
+
+    def __init__(self, text: Text, binder: Binder) -> None:
+        self.text = text
+        self.binder = binder
+
+    def check(self, node: exp.Expr) -> None:
+        """Refuse what does not work on a row by itself, the same every time."""
+        if node.find(exp.Query):
+            raise self.refused_subquery(node)
+        for below in node.find_all(exp.Window, exp.Explode, exp.Unnest, exp.Placeholder):
+            if isinstance(below, exp.Window):
+                raise self.text.refuse(
+                    below,
+                    f"An analytic function (OVER) couples rows. {ROW_WISE}",
+                    "Aggregate with GROUP BY; there is no private equivalent per row.",
+                )
+            raise self.text.refuse(
+                below,
+                "A parameter has no value here"
+                if isinstance(below, exp.Placeholder)
+                else "UNNEST cannot stand inside an expression",
+                "Write the value itself."
+                if isinstance(below, exp.Placeholder)
+                else "Write FROM s, UNNEST(s.x) AS t(y), or select it by itself in a WITH query.",
+            )
+        for function in reversed(list(node.find_all(exp.Func))):  # innermost first
+            self._check_function(function)
+
+    def _check_function(self, node: exp.Expr) -> None:
+        try:
+            found = bad_function(f"SELECT {sql(node)}")
+        except DatabaseError:
+            found = (self.text.written(node), "unknown")
+        if found is None:
+            return
+        name, kind = self.text.written(node).upper() or found[0].upper(), found[1]
+        facts = {
+            "aggregate": f"{name} couples rows. {ROW_WISE}",
+            "varying": f"{name} may give another value when it is evaluated again, so a restart"
+            " would see other data",
+            "table": f"{name} is a table function",
+        }
+        ways_out = {
+            "aggregate": "Aggregate in the SELECT WITH DIFFERENTIAL_PRIVACY. " + PUBLIC_WAY_OUT,
+            "varying": "Use the row's own columns, for example its timestamp.",
+            "table": "Read it once with CREATE PUBLIC TABLE.",
+        }
+        if name in ("TUMBLE", "HOP"):
+            raise self.text.refuse(
+                node, f"{name} makes windows, which stand in GROUP BY", f"Move {name} to GROUP BY."
+            )
+        raise self.text.refuse(
+            node,
+            facts.get(kind, f"There is no function {name}"),
+            ways_out.get(kind, "DuckDB's scalar functions can be used."),
+        )
+
+    def types(self, scope: Scope, nodes: list[exp.Expr], place: exp.Expr) -> list[str]:
+        """DuckDB types of expressions in a scope."""
+        named = [exp.alias_(node.copy(), f"c{n}") for n, node in enumerate(nodes)]
+        return [kind for _, kind in self.describe(scope.query(named), place, scope)]
+
+    def describe(
+        self, query: str, place: exp.Expr, scope: Scope | None = None
+    ) -> list[tuple[str, str]]:
+        """Names and DuckDB types of a query's columns, or an SqlError at `place`."""
+        try:
+            return self.binder.types(query)
+        except DatabaseError as problem:
+            raise self.translate(problem, place, scope) from None
+
+    def translate(
+        self, problem: DatabaseError, place: exp.Expr, scope: Scope | None = None
+    ) -> Exception:
+        """DuckDB's complaint as ours, at the column or function it is about."""
+        quoted = str(problem).split('"')[1::2]
+        names = {name.lower() for name in [problem.name, *quoted] if name}
+        way_out = "Check names and types against the source and the public tables."
+        for node in place.find_all(exp.Column, exp.Func):
+            known = {node.name.lower(), self.text.written(node).lower()}
+            if known & names:
+                place = node
+                break
+        if scope is not None and isinstance(place, exp.Column):
+            columns = sorted({c for relation in scope.relations for c in relation.columns})
+            near = difflib.get_close_matches(place.name.lower(), columns, 1, 0.6)
+            if place.name.lower() not in columns:
+                listed = ", ".join(columns)
+                way_out = f"Did you mean {near[0]}?" if near else f"The columns are {listed}."
+        return self.text.refuse(place, str(problem).rstrip("!."), way_out)
+
+    def refused_subquery(self, node: exp.Expr) -> Exception:
+        """Why a subquery cannot stand where it does."""
+        place = node.find(exp.Query) or node
+        return self.text.refuse(
+            place,
+            "A subquery stands only after IN or EXISTS in a condition, over public tables",
+            "Join to the public table instead.",
+        )

@@ -1,0 +1,177 @@
+"""GROUP BY: the keys, the window with its timestamp, and how they relate to the unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from dpsqlp.sql.aggregates import find_aggregates
+from dpsqlp.sql.clock import as_window, duration
+from dpsqlp.sql.expressions import Expressions
+from dpsqlp.sql.normal import same
+from dpsqlp.sql.options import PrivacyOptions
+from dpsqlp.sql.place import Text
+from dpsqlp.sql.query import Emit, Hop, OutputKind, Tumble
+from dpsqlp.sql.scope import STREAM, Scope, safe
+
+_EXPLICIT = ("TUMBLE", "HOP")
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """GROUP BY, read: the keys, and the window with its timestamp."""
+
+    keys: tuple[exp.Expr, ...]
+    window_node: exp.Expr | None
+    window: Tumble | Hop | None
+    timestamp: exp.Expr | None
+
+
+def read_groups(text: Text, select: exp.Select, scope: Scope) -> Groups:
+    """GROUP BY with aliases and positions resolved."""
+    aliases = {p.alias.lower(): p.this for p in select.expressions if isinstance(p, exp.Alias)}
+    group = select.args.get("group")
+    nodes: list[exp.Expr] = []
+    if group is not None:
+        extra = {k for k, v in group.args.items() if v} - {"expressions", "all"}
+        kinds = (exp.Rollup, exp.Cube, exp.GroupingSets)
+        if extra or any(isinstance(n, kinds) for n in group.expressions):
+            raise text.refuse(
+                group, "GROUP BY lists expressions only", "Use one sink for each set of groups."
+            )
+        if group.args.get("all"):
+            projections = [p.unalias() for p in select.expressions]
+            nodes = [p for p in projections if not any(True for _ in find_aggregates(p))]
+        else:
+            nodes = [_group_node(text, n, select, aliases, scope) for n in group.expressions]
+    found = [(n, as_window(text, n)) for n in nodes]
+    explicit: list[exp.Expr] = [
+        n for n in nodes if isinstance(n, exp.Anonymous) and str(n.this).upper() in _EXPLICIT
+    ]
+    chosen = explicit or [n for n, window in found if window is not None]
+    if len(chosen) > 1:
+        raise text.refuse(
+            chosen[1],
+            "There are two windows in GROUP BY",
+            "Group by one window; use STRFTIME(ts, ...) for a key that is a part of a timestamp.",
+        )
+    if not chosen:
+        return Groups(tuple(nodes), None, None, None)
+    window = next(w for n, w in found if n is chosen[0])
+    assert window is not None
+    keys = tuple(n for n in nodes if n is not chosen[0])
+    return Groups(keys, chosen[0], window[0], window[1])
+
+
+def _group_node(
+    text: Text,
+    node: exp.Expr,
+    select: exp.Select,
+    aliases: Mapping[str, exp.Expr],
+    scope: Scope,
+) -> exp.Expr:
+    """What a GROUP BY item stands for: a position, an alias or itself."""
+    if isinstance(node, exp.Literal) and node.is_int:
+        number = int(node.name)
+        if not 1 <= number <= len(select.expressions):
+            raise text.refuse(node, f"GROUP BY {number} is not a column", "Name the column.")
+        node = select.expressions[number - 1].unalias()
+    elif isinstance(node, exp.Column) and not node.table and not scope.has(node.name):
+        node = aliases.get(node.name.lower(), node)
+    for aggregate in find_aggregates(node):
+        raise text.refuse(aggregate, "An aggregate cannot be a group key", "Use HAVING.")
+    return node
+
+
+def check_unit(
+    text: Text, options: PrivacyOptions, groups: Groups, expressions: Expressions, scope: Scope
+) -> None:
+    """Refuse a unit that is not the row's own, and groups that are the units."""
+    expressions.types(scope, list(options.unit), options.unit_node)
+    for column in options.unit:
+        if scope.origin(column) != frozenset([STREAM]):
+            raise text.refuse(
+                column,
+                f"The unit {column.name} does not come from the stream's own row: a join or UNNEST"
+                " stands between, which may hide whose row it is",
+                "Take the unit from a column of the source.",
+            )
+    keys = [key for key in groups.keys if isinstance(key, exp.Column)]
+    grouped = [k for k in keys if any(k.name.lower() == u.name.lower() for u in options.unit)]
+    if len({k.name.lower() for k in grouped}) == len({u.name.lower() for u in options.unit}):
+        raise text.refuse(
+            grouped[0],
+            "Grouping by the unit would publish one row per unit, which is what is protected",
+            "Group by something that many units share.",
+        )
+
+
+def check_period(text: Text, options: PrivacyOptions, groups: Groups, emit: Emit) -> None:
+    """Refuse a unit period that has no place on the grid of triggers."""
+    if options.period_us is None:
+        return
+    assert options.period_node is not None
+    if groups.window is None:
+        raise text.refuse(
+            options.period_node,
+            "A unit period needs a window, which says when a period's records end",
+            "Group by TUMBLE(ts, INTERVAL ...), or leave privacy_unit_period out.",
+        )
+    if options.period_us % emit.interval_us:
+        raise text.refuse(
+            options.period_node,
+            f"The interval ({duration(emit.interval_us)}) does not divide privacy_unit_period"
+            f" ({duration(options.period_us)})",
+            "Choose an interval that fits a whole number of times into the period.",
+        )
+
+
+def read_timestamp(
+    text: Text,
+    options: PrivacyOptions,
+    groups: Groups,
+    emit: Emit,
+    expressions: Expressions,
+    scope: Scope,
+) -> exp.Expr | None:
+    """The event timestamp: the window's, or timestamp_column where there is no window."""
+    node = groups.timestamp
+    if node is not None and options.timestamp is not None:
+        raise text.refuse(
+            options.timestamp,
+            "timestamp_column is for queries without a window; a window names its timestamp",
+            "Leave timestamp_column out.",
+        )
+    node = node or options.timestamp
+    if node is None:
+        if emit.on_event_time:
+            raise text.refuse(
+                groups.window_node or options.unit_node,
+                "ON EVENT TIME without a window does not say which timestamp",
+                "Add the option timestamp_column = ts.",
+            )
+        return None
+    expressions.check(node)
+    (kind,) = expressions.types(scope, [safe(node)], node)
+    if not kind.startswith(("TIMESTAMP", "DATE")):
+        raise text.refuse(
+            node,
+            f"A window needs a timestamp; this is {kind}",
+            "Convert it: TRY_CAST(x AS TIMESTAMP), or TO_TIMESTAMP(x) for seconds since 1970.",
+        )
+    return node
+
+
+def group_column(node: exp.Expr, groups: Groups) -> tuple[OutputKind, str] | None:
+    """The kind and released column of a group key or the window; None for anything else."""
+    for number, key in enumerate(groups.keys):
+        if same(node, key):
+            return "key", f"key_{number}"
+    window = groups.window_node
+    if window is None or not same(node, window):
+        return None
+    truncated = isinstance(window, exp.Anonymous | exp.TimestampTrunc | exp.DateTrunc)
+    to_date = isinstance(window, exp.Anonymous) and str(window.this).upper() == "TO_DATE"
+    return "window", "window_start" if truncated and not to_date else "CAST(window_start AS DATE)"

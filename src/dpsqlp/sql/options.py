@@ -1,0 +1,273 @@
+"""The privacy options, and the options of sources and sinks, as values."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import cast
+
+from sqlglot import exp
+
+from dpsqlp.accounting.model import Caps, Release
+from dpsqlp.sql.clock import interval_us
+from dpsqlp.sql.dialect import Option, PrivacyClause
+from dpsqlp.sql.place import Text
+from dpsqlp.sql.query import MechanismName, OptionValue
+
+_KNOWN = (
+    "epsilon",
+    "delta",
+    "privacy_unit_column",
+    "privacy_unit_period",
+    "max_rows_contributed",
+    "max_rows_per_group",
+    "max_selections_contributed",
+    "min_privacy_units_per_group",
+    "group_selection_share",
+    "group_selection_strategy",
+    "public_groups",
+    "timestamp_column",
+    "mechanism",
+    "release",
+)
+_REQUIRED = {
+    "epsilon": "Say how much privacy loss is allowed, for example epsilon = 1.",
+    "delta": "Give far less than one over the number of units, for example delta = 1e-9.",
+    "privacy_unit_column": "Say whose data is protected: privacy_unit_column = user_id.",
+    "max_rows_contributed": "Say how many rows of one unit count over the whole stream, for"
+    " example max_rows_contributed = 32; further rows are dropped.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyOptions:
+    """OPTIONS (...) as values; columns and tables still as syntax."""
+
+    epsilon: float
+    delta: float
+    unit: tuple[exp.Column, ...]
+    unit_node: exp.Expr
+    period_us: int | None
+    period_node: exp.Expr | None
+    caps: Caps
+    minimum: int
+    selection_share: float
+    public_groups: exp.Expr | None  # the name of a public table
+    timestamp: exp.Column | None
+    mechanism: MechanismName
+    release: Release
+
+
+def read_options(text: Text, nodes: list[exp.Expr] | None) -> dict[str, OptionValue]:
+    """The options of a source or a sink: literals by name."""
+    options: dict[str, OptionValue] = {}
+    for option in nodes or []:
+        value = _literal(option.expression)
+        if value is None:
+            raise text.refuse(
+                option.expression,
+                f"The value of {option.name} is a text, a number, true or false",
+                "Quote texts: path = 'events/*.parquet'.",
+            )
+        if option.name in options:
+            raise text.refuse(option, f"{option.name} is given twice", "Leave one out.")
+        options[option.name] = value
+    return options
+
+
+def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
+    """The privacy options with their defaults."""
+    given: dict[str, Option] = {}
+    for option in clause.expressions:
+        _check_name(text, option)
+        if option.name in given:
+            raise text.refuse(option, f"{option.name} is given twice", "Leave one out.")
+        given[option.name] = option
+    for name, way_out in _REQUIRED.items():
+        if name not in given:
+            raise text.refuse(clause, f"The option {name} is missing", way_out)
+
+    reader = _Reader(text, given)
+    records = reader.integer("max_rows_contributed", 1, None)
+    caps = Caps(
+        records=records,
+        records_per_key=reader.integer("max_rows_per_group", records, records),
+        selections=reader.integer("max_selections_contributed", records, records),
+    )
+    unit = reader.columns("privacy_unit_column")
+    period = given.get("privacy_unit_period")
+    timestamp = reader.columns("timestamp_column") if "timestamp_column" in given else (None,)
+    return PrivacyOptions(
+        epsilon=reader.number("epsilon", None, 0.0, math.inf),
+        delta=reader.number("delta", None, 0.0, 1.0),
+        unit=cast(tuple[exp.Column, ...], unit),
+        unit_node=given["privacy_unit_column"],
+        period_us=None if period is None else interval_us(text, period.expression),
+        period_node=period,
+        caps=caps,
+        minimum=reader.integer("min_privacy_units_per_group", 1, None) - 1,
+        selection_share=reader.number("group_selection_share", 0.5, 0.0, 1.0),
+        public_groups=reader.public_groups(),
+        timestamp=timestamp[0],
+        mechanism=cast(MechanismName, reader.choice("mechanism", ("blt", "tree"))),
+        release=cast(Release, reader.choice("release", ("every_trigger", "threshold"))),
+    )
+
+
+def _check_name(text: Text, option: Option) -> None:
+    name = option.name
+    if name == "max_groups_contributed":
+        if isinstance(option.expression, exp.Null):
+            raise text.refuse(
+                option,
+                "max_groups_contributed = NULL protects only what a unit does in one group, not"
+                " the unit",
+                "Bound the whole unit: max_rows_contributed = ..., max_selections_contributed ="
+                " ....",
+            )
+        bound = option.expression.sql()
+        raise text.refuse(
+            option,
+            "max_groups_contributed is not supported: a stream bounds rows, over all its windows",
+            f"The equivalent for {bound} groups with up to r rows each is max_rows_contributed ="
+            f" {bound} * r, max_rows_per_group = r, max_selections_contributed = {bound}.",
+        )
+    if name in ("contribution_bounds_per_group", "contribution_bounds_per_row"):
+        raise text.refuse(
+            option,
+            f"{name} is an argument of an aggregate, not an option",
+            "Write SUM(x, contribution_bounds_per_row => (lower, upper)).",
+        )
+    if name not in _KNOWN:
+        near = difflib.get_close_matches(name, _KNOWN, 1, 0.5)
+        raise text.refuse(
+            option,
+            f"There is no option {name}",
+            f"Did you mean {near[0]}?" if near else f"The options are {', '.join(_KNOWN)}.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads one option by name."""
+
+    text: Text
+    given: dict[str, Option]
+
+    def integer(self, name: str, default: int, most: int | None) -> int:
+        if name not in self.given:
+            return default
+        node = self.given[name].expression
+        value = _literal(node)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            null = isinstance(node, exp.Null)
+            raise self.text.refuse(
+                node,
+                f"{name} = NULL would leave a unit's influence unbounded"
+                if null
+                else f"{name} is a whole number of at least 1",
+                "Give a number.",
+            )
+        if most is not None and value > most:
+            raise self.text.refuse(
+                node,
+                f"{name} is above max_rows_contributed ({most}); a unit never reaches it, and pays"
+                " for it",
+                f"Give at most {most}, or raise max_rows_contributed.",
+            )
+        return value
+
+    def number(self, name: str, default: float | None, above: float, below: float) -> float:
+        if name not in self.given and default is not None:
+            return default
+        node = self.given[name].expression
+        value = _literal(node)
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not above < value < below
+        ):
+            limit = "" if below == math.inf else f" and below {below:g}"
+            raise self.text.refuse(
+                node, f"{name} is a number above {above:g}{limit}", "Give such a number."
+            )
+        return float(value)
+
+    def choice(self, name: str, known: tuple[str, ...]) -> str:
+        if name not in self.given:
+            return known[0]
+        node = self.given[name].expression
+        value = str(_literal(node) if not isinstance(node, exp.Column) else node.name).lower()
+        if value not in known:
+            listed = " or ".join(f"'{k}'" for k in known)
+            raise self.text.refuse(node, f"{name} is {listed}", "Give one of the two.")
+        return value
+
+    def columns(self, name: str) -> tuple[exp.Column | None, ...]:
+        node = self.given[name].expression
+        inner = node.this if isinstance(node, exp.Paren) else node
+        nodes = inner.expressions if isinstance(inner, exp.Tuple) else [inner]
+        if name == "timestamp_column" and len(nodes) != 1:
+            nodes = []
+        if not nodes or not all(isinstance(n, exp.Column) for n in nodes):
+            several = " or several: (user_id, query)" if name == "privacy_unit_column" else ""
+            raise self.text.refuse(
+                node,
+                f"{name} is the name of a column{several}",
+                "Compute it in a WITH query first and name it here.",
+            )
+        return tuple(nodes)
+
+    def public_groups(self) -> exp.Expr | None:
+        strategy = self.given.get("group_selection_strategy")
+        table = self.given.get("public_groups")
+        if strategy is not None:
+            node = strategy.expression
+            value = (node.name if isinstance(node, exp.Column) else str(_literal(node))).upper()
+            if value == "LAPLACE_THRESHOLD":
+                raise self.text.refuse(
+                    node,
+                    "Groups are selected with Gaussian noise over all triggers, not with"
+                    " LAPLACE_THRESHOLD",
+                    "Leave group_selection_strategy out; min_privacy_units_per_group and"
+                    " group_selection_share adjust the selection.",
+                )
+            if value != "PUBLIC_GROUPS":
+                raise self.text.refuse(
+                    node,
+                    "group_selection_strategy is PUBLIC_GROUPS, or left out",
+                    "Leave it out to have groups selected privately.",
+                )
+            if table is None:
+                raise self.text.refuse(
+                    strategy,
+                    "PUBLIC_GROUPS does not say which groups are public",
+                    "Add public_groups = t, where CREATE PUBLIC TABLE t AS ... has a column for"
+                    " each key, by name. It stands for GoogleSQL's RIGHT OUTER JOIN.",
+                )
+        elif table is not None:
+            raise self.text.refuse(
+                table,
+                "public_groups goes with group_selection_strategy = PUBLIC_GROUPS",
+                "Add that option: it says that the list of groups is not protected.",
+            )
+        return None if table is None else table.expression
+
+
+def _literal(node: exp.Expr) -> OptionValue | None:
+    """A literal's value; None if it is none."""
+    negative = isinstance(node, exp.Neg)
+    inner = node.this if isinstance(node, exp.Neg) else node
+    if isinstance(inner, exp.Boolean) and not negative:
+        return bool(inner.this)
+    if not isinstance(inner, exp.Literal):
+        return None
+    if inner.is_string:
+        return None if negative else str(inner.this)
+    value: int | float
+    try:
+        value = int(inner.this)
+    except ValueError:
+        value = float(inner.this)
+    return -value if negative else value

@@ -1,0 +1,115 @@
+"""The SELECT list: which released column each item is."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from dpsqlp.sql.aggregates import Aggregates, Formula, default_name, find_aggregates, is_aggregate
+from dpsqlp.sql.clock import as_window
+from dpsqlp.sql.groups import Groups, group_column
+from dpsqlp.sql.place import Text
+from dpsqlp.sql.query import Output
+from dpsqlp.sql.release import FIXED
+
+
+def read_outputs(
+    text: Text, select: exp.Select, groups: Groups, aggregates: Aggregates
+) -> tuple[Output, ...]:
+    """The SELECT list over the released columns. Plain aggregates name their processes first."""
+    projections = list(select.expressions)
+    formulas: dict[int, Formula] = {}
+    direct = [p for p in projections if _is_direct(p.unalias())]
+    composed = [p for p in projections if is_aggregate(p.unalias()) and p not in direct]
+    for projection in (*direct, *composed):
+        node = projection.unalias()
+        formulas[id(projection)] = aggregates.read(node, _output_name(text, projection))
+    outputs = [_output(text, p, groups, formulas.get(id(p))) for p in projections]
+    _check_outputs(text, select, groups, outputs)
+    return tuple(outputs)
+
+
+def _is_direct(node: exp.Expr) -> bool:
+    inner = node.this if isinstance(node, exp.Filter) else node
+    kinds = [inner, inner.this] if inner.args.get("this") else [inner]
+    return is_aggregate(node) and any(isinstance(k, exp.Count | exp.Sum) for k in kinds)
+
+
+def _output_name(text: Text, projection: exp.Expr) -> str:
+    node = projection.unalias()
+    if isinstance(projection, exp.Alias):
+        return projection.alias
+    name = node.name if isinstance(node, exp.Column) else default_name(node)
+    if name is None and as_window(text, node) is not None:
+        name = "window"
+    if name is None:
+        raise text.refuse(projection, "This column has no name", "Name it with AS.")
+    return name
+
+
+def _output(text: Text, projection: exp.Expr, groups: Groups, formula: Formula | None) -> Output:
+    node = projection.unalias()
+    if formula is not None:
+        name = _output_name(text, projection)
+        return Output(name, "aggregate", formula.sql, formula.sd_sql, formula.processes)
+    if isinstance(node, exp.Star) or isinstance(getattr(node, "this", None), exp.Star):
+        raise text.refuse(
+            projection, "* cannot be selected from groups", "List keys and aggregates."
+        )
+    for aggregate in find_aggregates(node):
+        raise text.refuse(
+            aggregate,
+            "An aggregate is selected by itself, so that its noise has a known size",
+            "Select it with AS and compute from the released columns; HAVING and ORDER BY may"
+            " compute with it.",
+        )
+    column = group_column(node, groups)
+    if column is None:
+        raise text.refuse(
+            projection,
+            "A selected column is a group key, the window or an aggregate; this is none of them",
+            "Add it to GROUP BY as it is written here.",
+        )
+    kind, released = column
+    return Output(_output_name(text, projection), kind, released)
+
+
+def _check_outputs(text: Text, select: exp.Select, groups: Groups, outputs: list[Output]) -> None:
+    taken = set(FIXED)
+    for projection, output in zip(select.expressions, outputs, strict=True):
+        names = [output.name, output.name + "_sd"] if output.sd_sql else [output.name]
+        for name in names:
+            if name.lower() in taken:
+                raise text.refuse(
+                    projection,
+                    f"Two released columns would be named {name}",
+                    f"Each aggregate brings <alias>_sd; {', '.join(FIXED)} are always there."
+                    " Rename it with AS.",
+                )
+            taken.add(name.lower())
+    selected = {output.sql for output in outputs if output.kind == "key"}
+    for number, key in enumerate(groups.keys):
+        if f"key_{number}" not in selected:
+            raise text.refuse(
+                key,
+                "A group key that is not selected would leave released rows without their group",
+                "Add it to the SELECT list.",
+            )
+
+
+def key_name(outputs: tuple[Output, ...], number: int) -> str:
+    """What a group key is called."""
+    return next(o.name for o in outputs if o.kind == "key" and o.sql == f"key_{number}")
+
+
+def released_column(node: exp.Expr, groups: Groups, outputs: tuple[Output, ...]) -> str | None:
+    """The released column an expression in HAVING or ORDER BY stands for."""
+    column = group_column(node, groups)
+    if column is not None:
+        return column[1]
+    if isinstance(node, exp.Column) and not node.table:
+        for output in outputs:
+            if output.name.lower() == node.name.lower():
+                return output.sql
+        if node.name.lower() in FIXED:
+            return node.name.lower()
+    return None

@@ -1,0 +1,152 @@
+"""A query after validation: everything that planning and running need, and no syntax tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from dpsqlp.accounting.model import Caps, Process, Release
+
+OptionValue = str | int | float | bool
+OutputKind = Literal["key", "window", "aggregate"]
+MechanismName = Literal["blt", "tree"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDef:
+    """CREATE SOURCE: a private stream."""
+
+    name: str
+    columns: tuple[tuple[str, str], ...]  # name, DuckDB type
+    options: dict[str, OptionValue]
+
+    @property
+    def connector(self) -> str:
+        """What the stream is read with; without one, batches are handed in from Python."""
+        return str(self.options.get("connector", "python"))
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it is finished history, which alone may be replayed on event time."""
+        return self.connector == "files" and not self.options.get("follow", False)
+
+
+@dataclass(frozen=True, slots=True)
+class PublicTable:
+    """CREATE PUBLIC TABLE: rows that are not protected, read once and frozen."""
+
+    name: str
+    rows: pa.Table = field(repr=False, compare=False)
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tumble:
+    """Windows one after another; window n starts n * size_us after the epoch (UTC)."""
+
+    size_us: int
+
+    @property
+    def hop_us(self) -> int:
+        """From one window's start to the next."""
+        return self.size_us
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """Overlapping windows; window n starts n * hop_us after the epoch (UTC)."""
+
+    size_us: int
+    hop_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """When releases are made. Times are microseconds; start and stop count from the epoch."""
+
+    interval_us: int
+    on_event_time: bool = False
+    triggers: int | None = None  # FOR n TRIGGERS: only without a window
+    lateness_us: int = 0
+    start_us: int | None = None  # ON EVENT TIME FROM
+    stop_us: int | None = None  # ON EVENT TIME TO
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One selected column. `sql` and `sd_sql` are over the columns of `released`."""
+
+    name: str
+    kind: OutputKind
+    sql: str
+    sd_sql: str | None = None  # standard deviation of the noise; aggregates only
+    processes: tuple[int, ...] = ()  # whose noise it carries
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What one sink computes.
+
+    `row_sql` is DuckDB SQL over a relation with the source's name. It never fails on a row and
+    gives, in this order, unit_0.., key_0.., window_number, timestamp_us, [period_number],
+    value_0..; the last four kinds are integers (numbers for values). A window_number of null is
+    outside every window.
+
+    `release_sql` is DuckDB SQL over a table `released` with the columns window_number,
+    window_start, window_end, trigger, final, key_bytes (canonical), key_0.., p0.., p0_sd..; it
+    gives window_start, window_end, trigger, final, then the SELECT list, each aggregate followed
+    by its <alias>_sd.
+    """
+
+    source: SourceDef
+    row_sql: str
+    release_sql: str
+    normal_form: str  # of the SQL: equal for equal meaning up to formatting
+    public_tables: tuple[PublicTable, ...]
+    unit_names: tuple[str, ...]  # as the user wrote them
+    unit_types: tuple[str, ...]  # DuckDB types
+    unit_kinds: tuple[str, ...]  # canonical kinds
+    key_names: tuple[str, ...]
+    key_types: tuple[str, ...]
+    key_kinds: tuple[str, ...]
+    window: Tumble | Hop | None
+    emit: Emit
+    period_us: int | None
+    epsilon: float
+    delta: float
+    caps: Caps
+    minimum: int  # min_privacy_units_per_group - 1
+    selection_share: float
+    mechanism: MechanismName
+    release: Release
+    public_keys: tuple[bytes, ...] | None  # canonical bytes, sorted; None: selected privately
+    processes: tuple[Process, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def triggers(self) -> int:
+        """[T]: the triggers of one window."""
+        if self.window is None:
+            assert self.emit.triggers is not None
+            return self.emit.triggers
+        return (self.window.size_us + self.emit.lateness_us) // self.emit.interval_us
+
+
+@dataclass(frozen=True, slots=True)
+class SinkDef:
+    """CREATE SINK: a query and where its releases go."""
+
+    name: str
+    options: dict[str, OptionValue]
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A validated script."""
+
+    sources: dict[str, SourceDef]  # by name, lower case
+    public_tables: dict[str, PublicTable]  # by name, lower case
+    sinks: tuple[SinkDef, ...]

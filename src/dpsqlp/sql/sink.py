@@ -1,0 +1,305 @@
+"""One sink's query: groups, window, unit, aggregates, and the two SQL texts that run.
+
+The row query (text that runs below the aggregation) and the release query (text that runs on what
+is released) are the only parts of the user's SQL that reach an engine. Between them is the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import duckdb
+import pyarrow as pa
+from sqlglot import exp
+
+from dpsqlp.entropy.canonical import encode, kind_of
+from dpsqlp.sql.aggregates import Aggregates, default_name
+from dpsqlp.sql.clock import read_emit
+from dpsqlp.sql.database import Binder, DatabaseError, check_rows, quote
+from dpsqlp.sql.dialect import PrivacyClause
+from dpsqlp.sql.expressions import Expressions
+from dpsqlp.sql.groups import Groups, check_period, check_unit, read_groups, read_timestamp
+from dpsqlp.sql.normal import normal_form
+from dpsqlp.sql.options import PrivacyOptions, read_privacy
+from dpsqlp.sql.outputs import key_name, read_outputs, released_column
+from dpsqlp.sql.place import Text
+from dpsqlp.sql.query import Hop, PublicTable, Query, SourceDef, Tumble
+from dpsqlp.sql.release import Post, release_sql
+from dpsqlp.sql.rows import RowPart
+from dpsqlp.sql.scope import Scope, safe, sql
+
+_SCALARS = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
+    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "FLOAT", "DOUBLE", "DECIMAL"),
+    *("VARCHAR", "BLOB", "DATE", "TIMESTAMP", "UUID", "JSON", "ENUM"),
+)
+
+
+def compile_query(
+    text: Text,
+    node: exp.Expr,
+    sources: Mapping[str, SourceDef],
+    tables: Mapping[str, PublicTable],
+    binder: Binder,
+) -> Query:
+    """A sink's query, validated and rewritten."""
+    select = _private_select(text, node)
+    options = read_privacy(text, select.args["hint"])
+    source = _find_source(text, select, sources)
+    others = {name for name in sources if name != source.name.lower()}
+    expressions = Expressions(text, binder)
+    scope = RowPart(text, source, others, tables, expressions).scope(select)
+    if not any(relation.stream for relation in scope.relations):
+        raise text.refuse(
+            select.args["from_"], "The query reads no source", "Select from a source."
+        )
+
+    groups = read_groups(text, select, scope)
+    emit = read_emit(text, select, groups.window, source)
+    check_unit(text, options, groups, expressions, scope)
+    check_period(text, options, groups, emit)
+    for key in groups.keys:
+        expressions.check(key)
+    timestamp = read_timestamp(text, options, groups, emit, expressions, scope)
+
+    aggregates = Aggregates(text, expressions, scope, options.unit)
+    outputs = read_outputs(text, select, groups, aggregates)
+    post = Post(
+        text,
+        expressions,
+        lambda n: released_column(n, groups, outputs),
+        lambda n: aggregates.read(n, default_name(n) or "having").sql,
+    )
+    released = release_sql(text, select, outputs, post)
+    if not aggregates.processes and not groups.keys:
+        raise text.refuse(select, "There is nothing to release", "Select a key or an aggregate.")
+
+    row_sql, schema, types = _row_query(
+        text, select, expressions, scope, options, groups, timestamp, aggregates.values
+    )
+    units = len(options.unit)
+    unit_kinds, key_kinds = _kinds(text, schema, types, options, groups)
+    names = tuple(key_name(outputs, n) for n in range(len(groups.keys)))
+    key_types = tuple(types[units : units + len(names)])
+    _check_release(text, select, released, key_types, len(aggregates.processes), expressions)
+    used = tuple(tables[name] for name in sorted(tables) if _uses(select, options, name))
+    return Query(
+        source=source,
+        row_sql=row_sql,
+        release_sql=released,
+        normal_form=normal_form(select, source, used),
+        public_tables=used,
+        unit_names=tuple(column.name for column in options.unit),
+        unit_types=tuple(types[:units]),
+        unit_kinds=unit_kinds,
+        key_names=names,
+        key_types=key_types,
+        key_kinds=key_kinds,
+        window=groups.window,
+        emit=emit,
+        period_us=options.period_us,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        caps=options.caps,
+        minimum=options.minimum,
+        selection_share=options.selection_share,
+        mechanism=options.mechanism,
+        release=options.release,
+        public_keys=_public_keys(text, options, tables, names, key_types, binder),
+        processes=tuple(aggregates.processes),
+        outputs=outputs,
+    )
+
+
+def _private_select(text: Text, node: exp.Expr) -> exp.Select:
+    if isinstance(node, exp.SetOperation):
+        raise text.refuse(
+            node, "A sink has one SELECT", "Use one sink for each; what they spend adds up."
+        )
+    if not isinstance(node, exp.Select):
+        raise text.refuse(
+            node, "A sink has a SELECT", "Write SELECT WITH DIFFERENTIAL_PRIVACY ...."
+        )
+    if not isinstance(node.args.get("hint"), PrivacyClause):
+        raise text.refuse(
+            node,
+            "A sink publishes, so its SELECT must be private",
+            "Write SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = ..., delta = ...,"
+            " privacy_unit_column = ..., max_rows_contributed = ...) ....",
+        )
+    allowed = {"expressions", "from_", "joins", "where", "group", "having", "order", "limit"}
+    allowed |= {"offset", "with_", "hint", "emit"}
+    for name, value in node.args.items():
+        if value and name not in allowed:
+            place = value[0] if isinstance(value, list) else value
+            word = name.rstrip("_").upper()
+            raise text.refuse(
+                place if isinstance(place, exp.Expr) else node,
+                f"{word} is not supported here",
+                "Groups are distinct already; leave DISTINCT out."
+                if word == "DISTINCT"
+                else "HAVING, ORDER BY and LIMIT act on what is released.",
+            )
+    return node
+
+
+def _find_source(text: Text, select: exp.Select, sources: Mapping[str, SourceDef]) -> SourceDef:
+    """The stream the query reads: the first source that is named."""
+    for table in select.find_all(exp.Table):
+        if table.name.lower() in sources:
+            return sources[table.name.lower()]
+    if not sources:
+        raise text.refuse(
+            select, "The script has no CREATE SOURCE", "Define the stream with CREATE SOURCE."
+        )
+    return next(iter(sources.values()))
+
+
+def _row_query(
+    text: Text,
+    select: exp.Select,
+    expressions: Expressions,
+    scope: Scope,
+    options: PrivacyOptions,
+    groups: Groups,
+    timestamp: exp.Expr | None,
+    values: list[str],
+) -> tuple[str, pa.Schema, list[str]]:
+    """The row query: the user's row part, then window, timestamp and period as numbers."""
+    units = [exp.alias_(column.copy(), f"unit_{n}") for n, column in enumerate(options.unit)]
+    keys = [exp.alias_(safe(key), f"key_{n}") for n, key in enumerate(groups.keys)]
+    t = "CAST(NULL AS BIGINT)" if timestamp is None else f"TRY(EPOCH_US({sql(timestamp)}))"
+    parts = [
+        *(sql(node) for node in (*units, *keys)),
+        f"{t} AS timestamp_us",
+        *(f"{value} AS value_{n}" for n, value in enumerate(values)),
+    ]
+    inner = scope.query([exp.Var(this=part) for part in parts])
+    period = options.period_us
+    periods = [] if period is None else [f"{_floor('timestamp_us', period)} AS period_number"]
+    outer = [
+        *(f"unit_{n}" for n in range(len(units))),
+        *(f"key_{n}" for n in range(len(keys))),
+        f"{_window_number(groups.window)} AS window_number",
+        "timestamp_us",
+        *periods,
+        *(f"value_{n}" for n in range(len(values))),
+    ]
+    query = f"SELECT {', '.join(outer)} FROM ({inner}) AS row_part"  # noqa: S608, from checked trees
+    found = check_rows(query)
+    if found is not None:
+        raise text.refuse(
+            select,
+            f"The row part has {found}, which is not known to work on one row by itself",
+            "Write it with scalar functions, joins to public tables and UNNEST.",
+        )
+    try:
+        columns = expressions.binder.types(query)
+        schema = expressions.binder.schema(query)
+    except DatabaseError as problem:
+        raise expressions.translate(problem, select, scope) from None
+    if [name for name, _ in columns] != [part.rsplit(" ", 1)[-1] for part in outer]:
+        raise text.refuse(
+            select,
+            "An expression stands for several columns",
+            "List the columns one by one; COLUMNS(...) is not supported.",
+        )
+    return query, schema, [kind for _, kind in columns]
+
+
+def _floor(number: str, size: int) -> str:
+    """Floor division; DuckDB's // rounds towards zero."""
+    return f"{number} // {size} - CAST({number} % {size} < 0 AS BIGINT)"
+
+
+def _window_number(window: Tumble | Hop | None) -> str:
+    if window is None:
+        return "CAST(0 AS BIGINT)"
+    last = _floor("timestamp_us", window.hop_us)
+    if isinstance(window, Tumble):
+        return last
+    first = f"TRY({_floor(f'(timestamp_us - {window.size_us})', window.hop_us)} + 1)"
+    return f"UNNEST(RANGE({first}, {last} + 1))"
+
+
+def _kinds(
+    text: Text, schema: pa.Schema, types: list[str], options: PrivacyOptions, groups: Groups
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    nodes = [*options.unit, *groups.keys]
+    kinds = []
+    for node, column, kind in zip(nodes, schema, types, strict=False):
+        if not (kind.startswith(_SCALARS) or kind == "TIME") or kind.endswith("]"):
+            raise text.refuse(
+                node,
+                f"A unit or key cannot be of type {kind}",
+                "Use a scalar, for example CAST(x AS VARCHAR) or CAST(x AS BIGINT).",
+            )
+        kinds.append(kind_of(column.type))
+    return tuple(kinds[: len(options.unit)]), tuple(kinds[len(options.unit) :])
+
+
+def _check_release(
+    text: Text,
+    select: exp.Select,
+    released: str,
+    key_types: tuple[str, ...],
+    processes: int,
+    expressions: Expressions,
+) -> None:
+    """Bind the release query against an empty table."""
+    columns = [
+        "window_number BIGINT, window_start TIMESTAMP, window_end TIMESTAMP",
+        "trigger BIGINT, final BOOLEAN, key_bytes BLOB",
+        *(f"key_{n} {kind}" for n, kind in enumerate(key_types)),
+        *(f"p{n} DOUBLE, p{n}_sd DOUBLE" for n in range(processes)),
+    ]
+    connection = expressions.binder.connection
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE released ({', '.join(columns)})")
+    try:
+        expressions.binder.types(released)
+    except DatabaseError as problem:
+        place = select.args.get("having") or select.args.get("order") or select
+        raise expressions.translate(problem, place) from None
+
+
+def _uses(select: exp.Select, options: PrivacyOptions, table: str) -> bool:
+    named = {node.name.lower() for node in select.find_all(exp.Table)}
+    if options.public_groups is not None:
+        named.add(options.public_groups.name.lower())
+    return table in named
+
+
+def _public_keys(
+    text: Text,
+    options: PrivacyOptions,
+    tables: Mapping[str, PublicTable],
+    names: tuple[str, ...],
+    types: tuple[str, ...],
+    binder: Binder,
+) -> tuple[bytes, ...] | None:
+    """The canonical bytes of the public groups. Without key columns there is one group."""
+    node = options.public_groups
+    if node is None:
+        return None if names else (b"",)
+    table = tables.get(node.name.lower())
+    if table is None:
+        raise text.refuse(
+            node,
+            f"There is no public table {node.name}",
+            "Define it with CREATE PUBLIC TABLE name AS SELECT ....",
+        )
+    columns = ", ".join(
+        f"TRY_CAST({quote(name)} AS {kind}) AS key_{n}"
+        for n, (name, kind) in enumerate(zip(names, types, strict=True))
+    )
+    try:
+        query = f"SELECT {columns} FROM {quote(table.name)}"  # noqa: S608, quoted
+        rows = binder.connection.sql(query).to_arrow_table()
+    except duckdb.Error:
+        raise text.refuse(
+            node,
+            f"The public table {node.name} does not have the columns {', '.join(names)}",
+            "Give it one column for each group key, by name.",
+        ) from None
+    encoded = encode([column.combine_chunks() for column in rows.columns], rows.num_rows)
+    return tuple(sorted(set(encoded.to_arrow().to_pylist())))
