@@ -124,8 +124,11 @@ def _validate(plan: Plan) -> None:
             " key do not fit the unit state (32 bits together). Emit less often, or lower"
             " max_rows_per_group."
         )
-    if plan.periods is not None and plan.periods.stride is None:
-        raise PlanError("A unit period needs a stride; without a period give none.")
+    periods = plan.periods
+    if periods is not None and (periods.stride is None or periods.triggers < periods.stride):
+        raise PlanError(
+            "A unit period stays open until the next begins; without a period give none."
+        )
     if min(asdict(plan.caps).values()) < 1:
         raise PlanError(f"Every cap is at least 1; got {plan.caps}.")
     _validate_noise(plan)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpsqlp.errors import StateError
 
+
 def pack(arrays: Sequence[NDArray[Any]]) -> list[bytes | memoryview]:
     """The parts of a file that holds these arrays; nothing is copied."""
     parts: list[bytes | memoryview] = []
