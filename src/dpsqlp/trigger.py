@@ -135,12 +135,15 @@ class Pipeline:
                 table = self.key_table(state, window, shard)
                 yield (window, shard), table, groups.subset(members[rows])
 
+    def empty_key_table(self) -> KeyTable:
+        """A table without keys."""
+        processes = len(self.plan.calibration.processes)
+        return KeyTable(processes, [self.plan.mechanism.state_size] * processes)
+
     def key_table(self, state: State, window: int, shard: int) -> KeyTable:
         """The keys of a window and shard; made, with its public keys, when it first opens."""
         if window not in state.keys:
-            processes = len(self.plan.calibration.processes)
-            sizes = [self.plan.mechanism.state_size] * processes
-            state.keys[window] = [KeyTable(processes, sizes) for _ in range(state.shards)]
+            state.keys[window] = [self.empty_key_table() for _ in range(state.shards)]
             if self.public is not None:
                 for table, members in zip(
                     state.keys[window], _shards(self.public_ids, state.shards), strict=True

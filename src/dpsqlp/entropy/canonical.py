@@ -172,10 +172,11 @@ def _pieces(column: pa.Array) -> list[_Fixed | _Variable]:
     def tagged(tag: int) -> NDArray[np.uint8]:
         return np.where(valid, np.uint8(tag), np.uint8(0))
 
-    def numbers(target: pa.DataType) -> NDArray[np.int64]:
-        filled = column.cast(target, safe=False) if column.type != target else column
-        if filled.null_count:
-            filled = filled.fill_null(pa.scalar(0, pa.int64()).cast(target))
+    def numbers(*targets: pa.DataType) -> NDArray[np.int64]:
+        cast = column
+        for target in targets:
+            cast = cast.cast(target, safe=False)
+        filled = cast.fill_null(0) if cast.null_count else cast
         return filled.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
     def biased(values: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -200,19 +201,17 @@ def _pieces(column: pa.Array) -> list[_Fixed | _Variable]:
             bits = floats.view(np.uint64)
             return [_Fixed(tagged(4), np.where(bits >= _SIGN, ~bits, bits ^ _SIGN), 8)]
         case "date":
-            return [_Fixed(tagged(8), biased(numbers(pa.date32()).astype("M8[D]").view("i8")), 8)]
+            return [_Fixed(tagged(8), biased(numbers(pa.date32(), pa.int32())), 8)]
         case "timestamp":
             per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
-            ticks = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-            seconds, rest = np.divmod(ticks, per_second)
+            seconds, rest = np.divmod(numbers(pa.int64()), per_second)
             nanoseconds = (rest * (10**9 // per_second)).astype(np.uint64)
             return [
                 _Fixed(tagged(9), biased(seconds), 8),
                 _Fixed(np.where(valid, np.uint8(255), np.uint8(254)), nanoseconds, 4),
             ]
         case "time":
-            ticks = column.cast(pa.time64("ns")).cast(pa.int64()).fill_null(0)
-            return [_Fixed(tagged(10), biased(ticks.to_numpy(zero_copy_only=False)), 8)]
+            return [_Fixed(tagged(10), biased(numbers(pa.time64("ns"), pa.int64())), 8)]
         case "decimal":
             return _decimal_pieces(column, valid)
         case _:
