@@ -24,6 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -148,9 +149,7 @@ def with_noise(plan: Plan, factor: float) -> Plan:
     if selection is not None:
         selection = replace(selection, sigma=selection.sigma * factor)
     processes = tuple(replace(p, sigma=p.sigma * factor) for p in calibration.processes)
-    return replace(
-        plan, calibration=replace(calibration, selection=selection, processes=processes)
-    )
+    return replace(plan, calibration=replace(calibration, selection=selection, processes=processes))
 
 
 def with_thresholds(plan: Plan, thresholds: Sequence[int]) -> Plan:
@@ -182,12 +181,28 @@ def audit(plan: Plan, placement: Placement, trials: int) -> Verdict:
         ("with / without", with_target, without),
         ("without / with", -without, -with_target),
     ):
-        cut = _cut(p[:taught], q[:taught], trials - taught, delta)
-        hits_p, hits_q = np.sum(p[taught:] >= cut), np.sum(q[taught:] >= cut)
-        bound = _epsilon_low(hits_p, hits_q, trials - taught, delta)
         n = trials - taught
-        verdicts.append(Verdict(float(bound), claimed, hits_p / n, hits_q / n, direction))
+        cut = _cut(p[:taught], q[:taught], n, delta)
+        hits_p, hits_q = int(np.sum(p[taught:] >= cut)), int(np.sum(q[taught:] >= cut))
+        bound = float(_epsilon_low(hits_p, hits_q, n, delta))
+        verdicts.append(Verdict(bound, claimed, hits_p / n, hits_q / n, direction))
     return max(verdicts, key=lambda verdict: verdict.epsilon)
+
+
+def failure(
+    plan: Plan, placement: Placement, trials: int, forbidden: Sequence[tuple[int, int]]
+) -> tuple[float, float]:
+    """Bounds on how often a target is given away by a release that is impossible without it.
+
+    `forbidden` are those releases, as (trigger, key of the trial).
+    """
+    when, place = np.array(forbidden).T
+    seen, impossible = (
+        observe(plan, placement, trials, target=target).released[:, place, when - 1].any(axis=1)
+        for target in (True, False)
+    )
+    assert not impossible.any(), "a key was released below its minimum"
+    return _bounds(np.sum(seen), trials, FALSE_ALARM / 2)
 
 
 def observe(plan: Plan, placement: Placement, trials: int, *, target: bool) -> Output:
@@ -283,14 +298,16 @@ def _cut(p: NDArray[np.float64], q: NDArray[np.float64], trials: int, delta: flo
     return float(cuts[np.argmax(_epsilon_low(*expected, trials, delta))])
 
 
-def _epsilon_low(
-    hits_p: NDArray[np.float64], hits_q: NDArray[np.float64], trials: int, delta: float
-) -> NDArray[np.float64]:
+def _epsilon_low(hits_p: Any, hits_q: Any, trials: int, delta: float) -> Any:
     """log((p_low - delta) / q_high), at least 0."""
     tail = FALSE_ALARM / 4  # two directions, two bounds each
-    hits_p, hits_q = np.asarray(hits_p, float), np.asarray(hits_q, float)
-    some = np.maximum(hits_p, 1e-9)
-    p_low = np.where(hits_p > 0, betaincinv(some, trials - some + 1, tail), 0.0)
-    rest = np.maximum(trials - hits_q, 1e-9)
-    q_high = np.where(hits_q < trials, betaincinv(hits_q + 1, rest, 1 - tail), 1.0)
+    p_low, q_high = _bounds(hits_p, trials, tail)[0], _bounds(hits_q, trials, tail)[1]
     return np.log(np.maximum(p_low - delta, q_high) / q_high)
+
+
+def _bounds(hits: Any, trials: int, tail: float) -> tuple[Any, Any]:
+    """Clopper and Pearson's bounds on a probability, each wrong with probability `tail`."""
+    some, rest = np.maximum(hits, 1e-9), np.maximum(trials - hits, 1e-9)
+    low = np.where(hits > 0, betaincinv(some, trials - some + 1, tail), 0.0)
+    high = np.where(hits < trials, betaincinv(hits + 1, rest, 1 - tail), 1.0)
+    return low, high

@@ -47,7 +47,7 @@ CASES = {
     # every record in one key, more of them than the cap
     "public": Case(
         Setting("every_trigger", Caps(3, 3, 1), 3, public=True),
-        Placement(1, (), ((1, 0, 5),)),
+        Placement(1, (), ((1, 0, 7),)),
         trials=200_000,
         floor=0.85,
     ),
@@ -61,7 +61,7 @@ CASES = {
         Setting("threshold", Caps(3, 3, 1), 3, (SUM,), selection_share=0.2),
         Placement(1, ((1, 0, 20), (2, 0, 20), (3, 0, 20)), ((1, 0, 7),)),
         trials=40_000,
-        floor=0.45,
+        floor=0.4,
     ),
     # one record and one vote for each of several keys
     "spread": Case(
@@ -78,7 +78,7 @@ CASES = {
             ((1, 0, 2), (1, 1, 2), (1, 2, 2)),
         ),
         trials=20_000,
-        floor=0.2,
+        floor=0.15,
     ),
     # the vote goes to a key of the target's own, the values to a large one
     "both_halves": Case(
@@ -91,7 +91,7 @@ CASES = {
         Setting("threshold", Caps(21, 20, 1), 2, (SUM,), selection_share=0.05, epsilon=2.0),
         Placement(2, ((1, 1, 18), (2, 1, 18)), ((1, 0, 1), (1, 1, 30))),
         trials=60_000,
-        floor=0.6,
+        floor=0.55,
     ),
     # alone in a key, which others then make eligible: its vote is at the edge, and in the count
     "edge_then_growth": Case(
@@ -102,10 +102,10 @@ CASES = {
     ),
     # a vote in a round that others end, and one in the next
     "two_rounds": Case(
-        Setting("threshold", Caps(4, 4, 2), 3, (SUM,)),
-        Placement(1, ((1, 0, 16), (3, 0, 16)), ((1, 0, 2), (2, 0, 2), (3, 0, 2))),
-        trials=40_000,
-        floor=0.15,
+        Setting("threshold", Caps(4, 4, 2), 3, (SUM,), selection_share=0.2),
+        Placement(1, ((1, 0, 28), (3, 0, 28)), ((1, 0, 3), (2, 0, 3), (3, 0, 1))),
+        trials=30_000,
+        floor=0.25,
     ),
 }
 

@@ -105,6 +105,14 @@ def test_null_units_are_dropped_and_null_keys_are_a_group() -> None:
     assert releases.values.tolist() == [[1]]
 
 
+def test_null_units_hidden_in_a_dictionary_are_dropped_too() -> None:
+    """Arrow's null count does not see a null among a dictionary's values."""
+    batch = make_batch([(0, 7, 0, 0), (1, 7, 0, 0)])
+    hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([None, 5]))
+    for unit in (hidden, pa.chunked_array([hidden])):
+        assert run(make_plan(1), [replace(batch, unit=(unit,))]) == [[(0, 7, (1,))]]
+
+
 def test_late_and_far_future_records_spend_nothing() -> None:
     """Records outside the open windows are dropped before they use up a unit's cap."""
     plan = make_plan(2, stride=2, caps=(1, 1, 1))

@@ -36,6 +36,7 @@ from dpsqlp.errors import PlanError
 if TYPE_CHECKING:  # importing the mechanisms would load numba
     from dpsqlp.mechanisms.base import Mechanism
 
+_LARGEST_EPSILON = 1000
 _LARGEST_VALUE = 2.0**22  # quanta per record: a total wraps only after 2^40 records
 _LARGEST_PATH = 2.0**53  # quanta of noise: 9 deviations stay inside int64
 
@@ -138,8 +139,12 @@ def check_noise(
 
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse an epsilon or delta that promises nothing."""
-    if not (_is_number(epsilon) and epsilon > 0):
-        _refuse("epsilon must be a finite number above 0", epsilon, "Typical is 0.1 to 10.")
+    if not (_is_number(epsilon) and 0 < epsilon <= _LARGEST_EPSILON):
+        _refuse(
+            f"epsilon must be above 0 and at most {_LARGEST_EPSILON}",
+            epsilon,
+            "Typical is 0.1 to 10; far above that nothing is promised.",
+        )
     if not (_is_number(delta) and 0 < delta < 1):
         _refuse(
             "delta must be above 0 and below 1", delta, "Take far less than one over the units."

@@ -1,13 +1,13 @@
 """One byte string per tuple of scalars, the same for every Arrow type and engine.
 
 A tuple is the concatenation of its scalars. Each is a tag and a self-delimiting payload, so the
-encoding is injective, and comparing bytes compares values (nulls first):
+encoding is injective, and comparing bytes compares values (nulls first; not for decimals):
 
     null      00
     boolean   01  00 | 01
     integer   02  8 bytes, big-endian, offset by 2^63; from 2^63 on: 03, 8 bytes
     float     04  8 bytes, order-preserving; -0.0 is 0.0, every NaN is one
-    decimal   an integer if it is one of at most 18 digits, else 05, digits without trailing zeros
+    decimal   an integer if it is one of at most 18 digits, else 05, digits, E, power of ten
     text      06  UTF-8 with 00 written as 00 ff, then 00 00
     bytes     07  as text
     date      08  days, 8 bytes
@@ -156,6 +156,8 @@ class _Variable:
 
 def _pieces(column: pa.Array) -> list[_Fixed | _Variable]:
     if isinstance(column, pa.ChunkedArray):
+        if pa.types.is_dictionary(column.type):  # Arrow cannot unify dictionaries with nulls
+            column = column.cast(column.type.value_type)
         column = column.combine_chunks()
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.storage
@@ -172,11 +174,10 @@ def _pieces(column: pa.Array) -> list[_Fixed | _Variable]:
     def tagged(tag: int) -> NDArray[np.uint8]:
         return np.where(valid, np.uint8(tag), np.uint8(0))
 
-    def numbers(*targets: pa.DataType) -> NDArray[np.int64]:
-        cast = column
-        for target in targets:
-            cast = cast.cast(target, safe=False)
-        filled = cast.fill_null(0) if cast.null_count else cast
+    def numbers(target: pa.DataType) -> NDArray[np.int64]:
+        filled = column.cast(target, safe=False) if column.type != target else column
+        if filled.null_count:
+            filled = filled.fill_null(0)
         return filled.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
     def biased(values: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -195,23 +196,26 @@ def _pieces(column: pa.Array) -> list[_Fixed | _Variable]:
         case "integer":
             return [_Fixed(tagged(2), biased(numbers(pa.int64())), 8)]
         case "float":
+            floats = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
             # + 0.0 turns -0.0 into 0.0
-            floats = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
-            floats = np.where(np.isnan(floats), np.nan, floats)
+            floats = np.where(np.isnan(floats), np.nan, floats) + 0.0
             bits = floats.view(np.uint64)
             return [_Fixed(tagged(4), np.where(bits >= _SIGN, ~bits, bits ^ _SIGN), 8)]
         case "date":
-            return [_Fixed(tagged(8), biased(numbers(pa.date32(), pa.int32())), 8)]
+            days = column.cast(pa.date32(), safe=False).cast(pa.int32()).fill_null(0)
+            return [_Fixed(tagged(8), biased(days.to_numpy(zero_copy_only=False)), 8)]
         case "timestamp":
             per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
-            seconds, rest = np.divmod(numbers(pa.int64()), per_second)
+            ticks = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+            seconds, rest = np.divmod(ticks, per_second)
             nanoseconds = (rest * (10**9 // per_second)).astype(np.uint64)
             return [
                 _Fixed(tagged(9), biased(seconds), 8),
                 _Fixed(np.where(valid, np.uint8(255), np.uint8(254)), nanoseconds, 4),
             ]
         case "time":
-            return [_Fixed(tagged(10), biased(numbers(pa.time64("ns"), pa.int64())), 8)]
+            ticks = column.cast(pa.time64("ns")).cast(pa.int64()).fill_null(0)
+            return [_Fixed(tagged(10), biased(ticks.to_numpy(zero_copy_only=False)), 8)]
         case "decimal":
             return _decimal_pieces(column, valid)
         case _:
@@ -219,15 +223,23 @@ def _pieces(column: pa.Array) -> list[_Fixed | _Variable]:
 
 
 def _decimal_pieces(column: pa.Array, valid: NDArray[np.bool_]) -> list[_Fixed | _Variable]:
-    text = pc.replace_substring_regex(column.cast(pa.string()), r"(\.\d*?)0+$", r"\1")
-    text = pc.replace_substring_regex(text, r"\.$", "")
-    whole = pc.match_substring_regex(text, r"^-?\d{1,18}$").fill_null(False)
-    integers = pc.if_else(whole, text, "0").cast(pa.int64()).fill_null(0)
-    small = whole.to_numpy(zero_copy_only=False)
-    words = integers.to_numpy(zero_copy_only=False).view(np.uint64) ^ _SIGN
+    """Digits and power of ten, from the unscaled number: Arrow's text shows the scale."""
+    makers = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}
+    unscaled = column.view(makers[column.type.bit_width](column.type.precision, 0))
+    padded = unscaled.cast(pa.string()).fill_null("0")
+    digits = pc.replace_substring_regex(padded, r"([1-9])0+$", r"\1")
+    zeros = pc.subtract(pc.utf8_length(padded), pc.utf8_length(digits))
+    power = zeros.to_numpy(zero_copy_only=False).astype(np.int64) - column.type.scale
+    power = np.where(pc.equal(digits, "0").to_numpy(zero_copy_only=False), 0, power)
+    length = pc.utf8_length(pc.utf8_ltrim(digits, "-")).to_numpy(zero_copy_only=False)
+    small = (power >= 0) & (length + power <= 18)
+    integers = pc.if_else(pa.array(small), digits, "0").cast(pa.int64())
+    integers = integers.to_numpy(zero_copy_only=False) * 10 ** np.where(small, power, 0)
+    text = pc.binary_join_element_wise(digits, pa.array(power).cast(pa.string()), "E")
     skip = np.uint8(254)
+    tags = np.where(valid, np.where(small, np.uint8(2), skip), np.uint8(0))
     return [
-        _Fixed(np.where(valid, np.where(small, np.uint8(2), skip), np.uint8(0)), words, 8),
+        _Fixed(tags, integers.view(np.uint64) ^ _SIGN, 8),
         _variable(text, np.where(valid & ~small, np.uint8(_BINARY_TAGS["decimal"]), skip)),
     ]
 

@@ -29,10 +29,11 @@ class Secret:
     instance: bytes
 
     def __post_init__(self) -> None:
-        if len(self.key) != SECRET_BYTES or len(self.instance) != INSTANCE_BYTES:
+        sizes = [len(b) for b in (self.key, self.instance) if isinstance(b, bytes)]
+        if sizes != [SECRET_BYTES, INSTANCE_BYTES]:
             raise SecretError(
                 f"A secret has {SECRET_BYTES} bytes and an instance {INSTANCE_BYTES}; got"
-                f" {len(self.key)} and {len(self.instance)}. Use Secret.new()."
+                f" {len(self.key)} and {len(self.instance)}. Use Secret.new(), or bytes."
             )
 
     @classmethod

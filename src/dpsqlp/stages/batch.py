@@ -80,6 +80,7 @@ def admit(
     public: Table | None,
 ) -> Records:
     """The records that may count at this trigger."""
+    batch = _plain(batch)
     _check(plan, batch)
     window, windowed = _integers(batch.window)
     keep = windowed & _is_open(plan.windows, window, trigger)
@@ -108,6 +109,24 @@ def admit(
     if public is None:
         return records
     return records.subset(np.flatnonzero(public.find(records.key) >= 0))
+
+
+def _plain(batch: MicroBatch) -> MicroBatch:
+    """The batch without chunks and dictionaries, in which nulls hide."""
+
+    def plain(column: Any) -> Any:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+    return MicroBatch(
+        tuple(plain(column) for column in batch.unit),
+        tuple(plain(column) for column in batch.key),
+        plain(batch.window),
+        plain(batch.timestamp),
+        tuple(plain(column) for column in batch.values),
+        None if batch.period is None else plain(batch.period),
+    )
 
 
 def _check(plan: Plan, batch: MicroBatch) -> None:
