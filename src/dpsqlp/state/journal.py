@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -32,6 +31,7 @@ from dpsqlp.errors import StateError
 from dpsqlp.stages.advance import resume
 from dpsqlp.stages.combine import Groups
 from dpsqlp.state.arrays import digest, pack, unpack
+from dpsqlp.state.sealed import seal, unseal
 from dpsqlp.state.storage import Storage
 from dpsqlp.state.tables import Arrays, key_delta, restore_keys, restore_units, unit_delta
 from dpsqlp.tables.keys import KeyTable
@@ -139,11 +139,11 @@ class Journal:
             "fingerprint": self.manifest.fingerprint,
             "instance": self.manifest.instance,
         }
-        self.storage.put("intent.json", [_sealed(body)])
+        self.storage.put("intent.json", [seal(body)])
 
     def pending(self) -> Intent | None:
         """The intent of a trigger that was not committed."""
-        body = _unsealed(self.storage.get("intent.json"), "intent.json")
+        body = unseal(self.storage.get("intent.json"), "intent.json")
         if body is None:
             return None
         expected = (self.manifest.fingerprint, self.manifest.instance)
@@ -195,7 +195,7 @@ class Journal:
             release=self._write(f"releases/{trigger}.arrow", [release]),
             tables=logs,
         )
-        self.storage.put("manifest.json", [_sealed(asdict(self.manifest) | {"format": FORMAT})])
+        self.storage.put("manifest.json", [seal(asdict(self.manifest) | {"format": FORMAT})])
         for name in sorted(before - self.manifest.files()):
             self.storage.delete(name)
 
@@ -239,7 +239,7 @@ class Journal:
 
 def read_manifest(storage: Storage) -> Manifest | None:
     """The committed manifest, if there is one."""
-    body = _unsealed(storage.get("manifest.json"), "manifest.json")
+    body = unseal(storage.get("manifest.json"), "manifest.json")
     if body is None:
         return None
     if body.pop("format") != FORMAT:
@@ -273,28 +273,6 @@ def _is_due(log: TableLog) -> bool:
 def _parse(name: str) -> tuple[str, Place]:
     kind, item, shard = name.split("/")
     return kind, (int(item), int(shard))
-
-
-def _sealed(body: dict[str, Any]) -> bytes:
-    text = json.dumps(body, sort_keys=True)
-    return json.dumps({"body": text, "sha256": digest([text.encode()])}).encode()
-
-
-def _unsealed(data: bytes | None, name: str) -> dict[str, Any] | None:
-    if data is None:
-        return None
-    try:
-        outer = json.loads(data)
-        if digest([outer["body"].encode()]) != outer["sha256"]:
-            raise ValueError("checksum")
-        body: dict[str, Any] = json.loads(outer["body"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(
-            f"The state file {name} is damaged. Nothing was released or changed. Restore the whole"
-            " folder from a copy made since the last trigger, or begin a new pipeline, which"
-            " spends again."
-        ) from error
-    return body
 
 
 def _check_identity(found: Manifest, expected: Manifest) -> None:
