@@ -61,7 +61,7 @@ def advance(
         _slots(table, selected)
         slots = np.arange(table.released.size)
         values = _perturb(plan, noises, table, slots, window, index)
-    changed = np.union1d(candidates, selected)
+    changed = np.concatenate([candidates, selected[table.rows["touched"][selected] != index]])
     return Released(table.texts(table.released.rows[slots]), values, changed)
 
 

@@ -196,8 +196,7 @@ class Journal:
             tables=logs,
         )
         self.storage.put("manifest.json", [seal(asdict(self.manifest) | {"format": FORMAT})])
-        for name in sorted(before - self.manifest.files()):
-            self.storage.delete(name)
+        list(each(self.storage.delete, sorted(before - self.manifest.files())))
 
     def release(self) -> bytes | None:
         """The release of the last committed trigger, for the sinks."""

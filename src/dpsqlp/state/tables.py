@@ -45,7 +45,7 @@ def key_delta(
 ) -> Arrays:
     """The rows that changed or that are new since there were `known`."""
     new = np.arange(known, len(table))
-    rows = np.union1d(changed, new)
+    rows = np.concatenate([changed[changed < known], new])
     texts = concealer.conceal(table.ids(new), table.texts(new))
     return [
         rows.astype(np.uint32),
@@ -61,10 +61,9 @@ def restore_keys(
 ) -> None:
     """Fill an empty key table from deltas, up to a trigger index of its window."""
     for rows, contents, totals, lengths, data in deltas:
-        known, size = len(table), len(lengths)
+        size = len(lengths)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-        new = contents[np.searchsorted(rows, known) :]  # rows are ascending: the new ones last
+        new = contents[len(rows) - size :]  # the new rows come last
         ids = np.stack([new["id0"], new["id1"]], axis=1)
-        assert len(new) == size
         table.redo(rows, contents, totals, concealer.conceal(ids, Encoded(data, offsets)))
     table.restored(index)
