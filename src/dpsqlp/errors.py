@@ -33,3 +33,18 @@ class SourceError(DpsqlpError):
 
 class SecretError(DpsqlpError):
     """A secret or instance that is missing or malformed."""
+
+
+class SqlError(DpsqlpError):
+    """SQL that is not understood, or that asks for what cannot be promised.
+
+    `line` and `column` count from 1; `snippet` is the line with a caret below the place.
+    """
+
+    def __init__(self, fact: str, way_out: str, line: int, column: int, snippet: str) -> None:
+        self.fact = fact
+        self.way_out = way_out
+        self.line = line
+        self.column = column
+        self.snippet = snippet
+        super().__init__(f"Line {line}, column {column}: {fact}\n{snippet}\n{way_out}".rstrip())

@@ -34,11 +34,9 @@ def normals(blocks: Words) -> NDArray[np.float64]:
 def _log(x):  # type: ignore[no-untyped-def]
     """ln x for a positive, normal x."""
     bits = np.float64(x).view(np.int64)
-    exponent = (bits >> 52) - 1023
-    mantissa = np.int64((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).view(np.float64)
-    if mantissa > 1.4142135623730951:
-        mantissa *= 0.5
-        exponent += 1
+    # x = 2^exponent * mantissa, the mantissa between sqrt(1/2) and sqrt(2)
+    exponent = (bits + (0x3FF0000000000000 - 0x3FE6A09E667F3BCD) >> 52) - 1023
+    mantissa = np.int64(bits - (exponent << 52)).view(np.float64)
     f = mantissa - 1.0
     s = f / (2.0 + f)
     z = s * s
@@ -73,7 +71,7 @@ def _quantiles(blocks, out):  # type: ignore[no-untyped-def]
     words = np.empty(len(blocks), np.int64)
     for k in range(len(blocks)):
         words[k] = np.int64(blocks[k, 0])
-    tail = np.empty(len(words), np.int64)
+    tail = np.empty(len(words), np.int32)
     tails = 0
     for k in range(len(words)):
         word = words[k]
@@ -93,16 +91,20 @@ def _quantiles(blocks, out):  # type: ignore[no-untyped-def]
     for k in range(len(words)):
         tail[tails] = k
         tails += (words[k] ^ (words[k] >> 63)) > _CENTRE
-    root = np.empty(tails, np.float64)
+    chance = np.empty(tails, np.float64)
     for t in range(tails):
         # one's complement of a negative word: the distance from the nearer end, exactly
         word = words[tail[t]]
         size = word ^ (word >> 63)
         below = (blocks[tail[t], 1] + 0.5) * _STEP
-        root[t] = math.sqrt(-_log(((0x7FFFFFFFFFFFFFFF - size) + below) * _STEP))
+        chance[t] = ((0x7FFFFFFFFFFFFFFF - size) + below) * _STEP
+    root = np.empty(tails, np.float64)
+    for t in range(tails):
+        root[t] = math.sqrt(-_log(chance[t]))
+    value = chance
     for t in range(tails):
         r = root[t] - 1.6
-        value = (
+        value[t] = (
             (((((((7.7454501427834140764e-4 * r + 0.0227238449892691845833) * r
                   + 0.24178072517745061177) * r + 1.27045825245236838258) * r
                 + 3.64784832476320460504) * r + 5.7694972214606914055) * r
@@ -112,9 +114,10 @@ def _quantiles(blocks, out):  # type: ignore[no-untyped-def]
                   + 0.68976733498510000455) * r + 1.6763848301838038494) * r
                 + 2.05319162663775882187) * r + 1.0)
         )  # fmt: skip
+    for t in range(tails):
         if root[t] > 5.0:
             r = root[t] - 5.0
-            value = (
+            value[t] = (
                 (((((((2.01033439929228813265e-7 * r + 2.71155556874348757815e-5) * r
                       + 0.0012426609473880784386) * r + 0.026532189526576123093) * r
                     + 0.29656057182850489123) * r + 1.7848265399172913358) * r
@@ -124,4 +127,4 @@ def _quantiles(blocks, out):  # type: ignore[no-untyped-def]
                       + 0.0148753612908506148525) * r + 0.13692988092273580531) * r
                     + 0.59983220655588793769) * r + 1.0)
             )  # fmt: skip
-        out[tail[t]] = value if words[tail[t]] >= 0 else -value
+        out[tail[t]] = value[t] if words[tail[t]] >= 0 else -value[t]

@@ -54,20 +54,19 @@ def _absorb(encoded: Encoded, rows: NDArray[np.int64], step: int, state: Words) 
 def _xor(data, offsets, rows, step, state):  # type: ignore[no-untyped-def]
     for k in range(len(rows)):
         row = rows[k]
-        length = offsets[row + 1] - offsets[row]
         low = np.uint64(0)
         high = np.uint64(0)
-        for byte in range(16):
-            position = step * 16 + byte - 4
-            if position < 0:
-                value = np.uint64((length >> (8 * (3 - byte))) & 255)
-            elif position < length:
-                value = np.uint64(data[offsets[row] + position])
-            else:
-                break
-            if byte < 8:
-                low |= value << np.uint64(8 * byte)
-            else:
-                high |= value << np.uint64(8 * (byte - 8))
+        first = 0
+        if step == 0:  # the length, big-endian, stands in the first four bytes
+            length = offsets[row + 1] - offsets[row]
+            for byte in range(4):
+                low |= np.uint64((length >> (8 * (3 - byte))) & 255) << np.uint64(8 * byte)
+            first = 4
+        begin = offsets[row] + step * 16 - 4
+        last = min(offsets[row + 1] - begin, 16)
+        for byte in range(first, min(last, 8)):
+            low |= np.uint64(data[begin + byte]) << np.uint64(8 * byte)
+        for byte in range(8, last):
+            high |= np.uint64(data[begin + byte]) << np.uint64(8 * (byte - 8))
         state[k, 0] ^= low
         state[k, 1] ^= high

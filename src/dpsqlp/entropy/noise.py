@@ -38,9 +38,9 @@ class Noise:
         """Draws first[r] .. last[r] - 1 of every row r, and where each row's begin and end."""
         offsets = np.zeros(len(first) + 1, np.int64)
         np.cumsum(last - first, out=offsets[1:])
-        blocks = np.empty((offsets[-1], 2), np.uint64)
+        blocks = np.empty((offsets[-1] + 1, 2), np.uint64)
         _count(seeds, first, offsets, blocks)
-        return normals(self._prf.encrypt(blocks)), offsets
+        return normals(self._prf.encrypt_in_place(blocks)), offsets
 
 
 @numba.njit(nogil=True, cache=True)

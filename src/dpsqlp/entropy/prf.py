@@ -25,10 +25,15 @@ class Prf:
 
     def encrypt(self, blocks: Words) -> Words:
         """AES of every block."""
-        out = np.empty(blocks.nbytes + 15, np.uint8)
-        flat = np.ascontiguousarray(blocks).reshape(-1).view(np.uint8)
-        self._blockwise.encryptor().update_into(flat.data, out.data)
-        return out[: blocks.nbytes].view(np.uint64).reshape(-1, 2)
+        copy = np.empty((len(blocks) + 1, 2), np.uint64)
+        copy[:-1] = blocks
+        return self.encrypt_in_place(copy)
+
+    def encrypt_in_place(self, blocks: Words) -> Words:
+        """AES of every block but the last, which is room that the cipher wants for itself."""
+        flat = blocks.reshape(-1).view(np.uint8)
+        self._blockwise.encryptor().update_into(flat[:-16].data, flat.data)
+        return blocks[:-1]
 
     def chain(self, message: bytes) -> bytes:
         """CBC-MAC of one long message whose length is a multiple of 16."""

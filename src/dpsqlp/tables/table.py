@@ -1,7 +1,6 @@
 """A shard table in memory: fixed-width rows and an index from 128-bit id to row.
 
-Rows are one structured array, so that a look-up touches one or two cache lines, and grow in place
-(realloc, no second copy). The index is linear probing over 64-bit slots: the row number plus one
+Rows are one structured array, so that a look-up touches one or two cache lines. The index is linear probing over 64-bit slots: the row number plus one
 in the low half (0 is empty, whatever the id), 32 bits of the id in the high half.
 Rows are never removed: a table is dropped whole when its window or period closes.
 """
@@ -79,13 +78,16 @@ class Table:
 
 
 def grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """The array with room for `size` rows: itself, or itself reallocated and zero-filled.
+    """The array with room for `size` rows: itself, or a longer copy filled up with zeros.
 
-    The caller must hold the only reference: views of the old array would dangle.
+    A copy and not a realloc: numpy asks for huge pages when it allocates, without which random
+    access to a large table takes twice as long.
     """
-    if size > len(array):
-        array.resize((max(size, len(array) * 3 // 2), *array.shape[1:]), refcheck=False)
-    return array
+    if size <= len(array):
+        return array
+    longer = np.zeros((max(size, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
+    longer[: len(array)] = array
+    return longer
 
 
 @numba.njit(nogil=True, cache=True)

@@ -31,6 +31,9 @@ UNIT_ROW = np.dtype(
 )
 
 
+_SMALL_LOG2 = np.array([0, 0, 1, 2, 2, 3, 3, 3, 3])
+
+
 class UnitTable(Table):
     """Units of one shard and period."""
 
@@ -98,8 +101,10 @@ class UnitTable(Table):
 @numba.njit(nogil=True, cache=True)
 def _block_log2(pairs):  # type: ignore[no-untyped-def]
     """Log2 of the block size for a number of pairs: full up to 8, then at most 3/4 full."""
-    log2 = 0
-    while (1 << log2) < pairs or (log2 > 3 and 3 << log2 < 4 * pairs):
+    if pairs <= 8:
+        return _SMALL_LOG2[pairs]  # a look-up, since a loop of unforeseeable length is slow
+    log2 = np.int64(4)
+    while 3 << log2 < 4 * pairs:
         log2 += 1
     return log2
 
@@ -138,7 +143,7 @@ def place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
     """
     pairs = np.int64(units[row].pairs)
     at = np.int64(-1)
-    log2 = 0
+    log2 = np.int64(0)
     if pairs > 0:
         log2 = _block_log2(pairs)
         at = _probe(slab, np.int64(units[row].block), log2, tag)

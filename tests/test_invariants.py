@@ -1,0 +1,350 @@
+"""One short test for each thing that privacy rests on, on streams worked out by hand.
+
+Rows are (unit, key, window, timestamp, *values); noise rounds to nothing where none is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from dpsqlp.accounting.model import CalibratedProcess, Process, Release
+from dpsqlp.entropy.canonical import encode
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.errors import PlanError, TriggerError
+from dpsqlp.mechanisms import Blt
+from dpsqlp.plan import Grid, Plan
+from dpsqlp.trigger import Pipeline, State
+from plans import COUNT, SECRET, SILENT, make_batch, make_plan, readable, run, total
+from reference.streams import Stream, run_core, run_twin
+from twin import Row
+
+BOTH = pytest.mark.parametrize("release", ["every_trigger", "threshold"])
+EMPTY = make_batch()
+
+
+def with_thresholds(plan: Plan, *thresholds: int) -> Plan:
+    selection = plan.calibration.selection
+    assert selection is not None
+    changed = replace(selection, thresholds=thresholds)
+    return replace(plan, calibration=replace(plan.calibration, selection=changed))
+
+
+def process(kind: str, column: int | None = None, sigma: float = SILENT) -> CalibratedProcess:
+    return CalibratedProcess(Process(kind, kind, column), "process/0", sigma, 1.0)  # type: ignore[arg-type]
+
+
+def keys(released: Sequence[tuple[int, int, tuple[int, ...]]]) -> list[int]:
+    return [key for _, key, _ in released]
+
+
+# Bounding one unit.
+
+
+def test_caps_hold_to_the_record_and_across_triggers() -> None:
+    """C = 3 and c = 2: the third record of a key and the fourth of a unit are dropped."""
+    rows = [(1, 7, 0, 0), (1, 7, 0, 1), (1, 7, 0, 2), (1, 8, 0, 3), (1, 9, 0, 4)]
+    kept = [(0, 7, (2,)), (0, 8, (1,))]
+    plan = make_plan(5, caps=(3, 2, 3))
+    assert run(plan, [make_batch(rows)]) == [kept]
+    assert run(plan, [make_batch([row]) for row in rows])[-1] == kept
+
+
+def test_caps_hold_across_windows() -> None:
+    """C = 2: the third window of one unit gets nothing."""
+    plan = make_plan(3, stride=1, caps=(2, 1, 2))
+    assert run(plan, [make_batch([(1, 7, n, 0)]) for n in range(3)])[-1] == [
+        (0, 7, (1,)),
+        (1, 7, (1,)),
+    ]
+
+
+def test_a_unit_has_one_state_however_many_shards() -> None:
+    """C = 5 of forty keys are kept with seven shards too."""
+    batch = make_batch([(1, key, 0, key) for key in range(40)])
+    plan = make_plan(1, caps=(5, 5, 5))
+    assert keys(run(plan, [batch], shards=7)[0]) == [0, 1, 2, 3, 4]
+
+
+@BOTH
+def test_votes_are_capped(release: Release) -> None:
+    """Cs = 2: the third key, in the same trigger or a later one, gets the records but no vote."""
+    rows = [(1, 7, 0, 0), (1, 8, 0, 1), (1, 9, 0, 2)]
+    plan = make_plan(3, caps=(9, 9, 2), release=release)
+    assert keys(run(plan, [make_batch(rows)])[0]) == [7, 8]
+    assert 9 not in keys(run(plan, [make_batch([row]) for row in rows])[2])
+
+
+@BOTH
+def test_a_unit_counts_once_in_a_round(release: Release) -> None:
+    """Two are needed; one unit with two records in each of three triggers is not two."""
+    batch = make_batch([(1, 7, 0, 0), (1, 7, 0, 1)])
+    assert run(make_plan(3, threshold=2, release=release), [batch] * 3) == [[], [], []]
+
+
+def test_a_unit_counts_again_in_the_next_round() -> None:
+    """A vote at the trigger of the release belongs to the round that it ended."""
+    batch = make_batch([(1, 7, 0, 0)])
+    released = run(make_plan(2, release="threshold"), [batch] * 2)
+    assert released == [[(0, 7, (1,))], [(0, 7, (2,))]]
+
+
+@pytest.mark.parametrize("needed", [2, 3])
+def test_votes_with_another_history_are_counted_apart(needed: int) -> None:
+    """At trigger 2 unit 1 has counted and unit 2 has not: two units, not one and not three."""
+    batches = [make_batch([(1, 7, 0, 0)]), make_batch([(1, 7, 0, 0), (2, 7, 0, 0)])]
+    plan = make_plan(2, threshold=needed, release="threshold")
+    assert run(plan, batches) == [[], [(0, 7, (3,))] if needed == 2 else []]
+
+
+def test_a_public_distinct_count_is_capped_by_votes() -> None:
+    """Its sensitivity is Cs: with Cs = 1 a unit is counted for one key."""
+    plan = make_plan(1, caps=(9, 9, 1), processes=[process("distinct")], public=[7, 8])
+    batch = make_batch([(1, 7, 0, 0), (1, 8, 0, 1), (1, 7, 0, 2)])
+    assert run(plan, [batch]) == [[(0, 7, (1,)), (0, 8, (0,))]]
+
+
+def test_a_distinct_count_adds_a_unit_once_over_all_rounds() -> None:
+    """Its sensitivity is one per (key, window), whatever the number of votes."""
+    plan = make_plan(3, release="threshold", processes=[process("distinct")])
+    batch = make_batch([(1, 7, 0, 0), (1, 7, 0, 0)])
+    assert run(plan, [batch] * 3) == [[(0, 7, (1,))]] * 3
+
+
+def test_a_unit_is_remembered_until_the_last_trigger_of_its_period() -> None:
+    """C = 1, period 0 is open at triggers 1 to 3: one record in all three."""
+    plan = make_plan(4, caps=(1, 1, 1), periods=Grid(3, 3))
+    batch = make_batch([(1, 7, 0, 0)], periods=[0])
+    assert run(plan, [batch] * 4) == [[(0, 7, (1,))]] * 4
+
+
+def test_records_that_tie_are_kept_by_their_contents() -> None:
+    """Of equal timestamps C = 1 keeps the smaller key, then the smaller value, null first."""
+    plan = make_plan(1, caps=(1, 1, 1), processes=[total(-8, 8)])
+    for rows, kept in (
+        ([(1, 8, 0, 0, 1.0), (1, 7, 0, 0, 2.0)], (0, 7, (2,))),
+        ([(1, 7, 0, 0, 2.0), (1, 7, 0, 0, -1.0)], (0, 7, (-1,))),
+        ([(1, 7, 0, 0, -1.0), (1, 7, 0, 0, None)], (0, 7, (0,))),
+    ):
+        assert run(plan, [make_batch(rows)]) == run(plan, [make_batch(rows[::-1])]) == [[kept]]
+
+
+def test_a_count_and_a_vote_fit_the_unit_state_to_the_bit() -> None:
+    """Three bits for T = 4 leave 29 for c; at 30 the count would spill into the vote."""
+    assert make_plan(4, caps=(2**29 - 1, 2**29 - 1, 1))
+    with pytest.raises(PlanError, match="32 bits"):
+        make_plan(4, caps=(2**29, 2**29, 1))
+
+
+def test_a_text_cannot_look_like_two() -> None:
+    """Zero bytes and tags inside a text are told from where the next scalar begins."""
+    left, right = pa.array(["a\0\x06b", "a"]), pa.array(["", "b\0\x06"])
+    first, second = encode([left, right], 2).to_arrow().to_pylist()
+    assert first != second
+
+
+# What a record may be.
+
+
+@pytest.mark.parametrize(("value", "added"), [(9.0, 8), (-3.0, -2)])
+def test_a_value_just_past_its_bound_is_clamped(value: float, added: int) -> None:
+    """Either bound holds by itself."""
+    plan = make_plan(1, processes=[total(-2, 8)])
+    assert run(plan, [make_batch([(1, 7, 0, 0, value)])]) == [[(0, 7, (added,))]]
+
+
+def test_a_count_of_values_leaves_out_nan_and_null() -> None:
+    """COUNT(x) counts what is there, infinities included."""
+    plan = make_plan(1, processes=[process("count", 0)])
+    values = [math.nan, None, math.inf, 0.0]
+    batch = make_batch([(1, 7, 0, n, value) for n, value in enumerate(values)])
+    assert run(plan, [batch]) == [[(0, 7, (2,))]]
+
+
+def test_one_record_from_the_future_closes_nobodys_window() -> None:
+    """Windows follow the clock, not the largest window seen."""
+    plan = make_plan(2, stride=2)
+    batch = make_batch([(1, 7, 0, 0), (2, 7, 50, 0)])
+    assert run(plan, [batch, EMPTY]) == [[(0, 7, (1,))]] * 2
+
+
+def test_a_key_that_is_not_public_uses_up_nothing() -> None:
+    """C = 1 is left for the public key that comes after."""
+    plan = make_plan(1, caps=(1, 1, 1), public=[7])
+    assert run(plan, [make_batch([(1, 8, 0, 0), (1, 7, 0, 1)])]) == [[(0, 7, (1,))]]
+
+
+# Which keys are released, and when.
+
+
+def test_public_keys_are_released_at_every_trigger_of_every_window() -> None:
+    """With or without records, in this window or in any."""
+    plan = make_plan(2, stride=1, public=[7, 8])
+    batches = [EMPTY, make_batch([(1, 8, 1, 0)]), EMPTY]
+    seen = [
+        [(window, key) for window, key, _ in released] for released in run(plan, batches, first=1)
+    ]
+    assert seen == [[(w, key) for w in (n - 1, n) for key in (7, 8)] for n in range(3)]
+
+
+def test_a_window_has_the_triggers_that_were_paid_for() -> None:
+    """T = 2 releases of each window, indexes 1 and 2, and none later."""
+    plan = make_plan(2, stride=3, public=[7])
+    pipeline, state = Pipeline(plan, SECRET), State()
+    seen = []
+    for trigger in range(1, 7):
+        released = pipeline.run(state, EMPTY, trigger)
+        seen += zip(released.window.tolist(), released.index.tolist(), strict=True)
+    assert seen == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+def test_a_key_needs_more_units_than_the_minimum() -> None:
+    """With a minimum of 1 a single unit is not eligible, whatever the threshold."""
+    batches = [make_batch([(unit, 7, 0, 0)]) for unit in (1, 2)]
+    assert run(make_plan(2, minimum=1), batches) == [[], [(0, 7, (2,))]]
+
+
+def test_a_key_needs_the_whole_threshold() -> None:
+    """One unit less is not enough, one after another or at once."""
+    one, two, three = (make_batch([(unit, 7, 0, 0)]) for unit in (1, 2, 3))
+    both = make_batch([(1, 7, 0, 0), (2, 7, 0, 0)])
+    assert run(make_plan(3, threshold=3), [one, two, three]) == [[], [], [(0, 7, (3,))]]
+    assert run(make_plan(3, threshold=3), [both, three]) == [[], [(0, 7, (3,))]]
+
+
+def test_a_key_is_released_when_it_is_due_without_records() -> None:
+    """One unit passes at trigger 2 only, when nothing arrives."""
+    plan = with_thresholds(make_plan(3), 9, 1, 9)
+    batches = [make_batch([(1, 7, 0, 0)]), EMPTY, EMPTY]
+    assert run(plan, batches) == [[], [(0, 7, (1,))], [(0, 7, (1,))]]
+
+
+def test_triggers_without_records_count() -> None:
+    """One unit passes at trigger 3 of the grid, whenever its record came."""
+    plan = with_thresholds(make_plan(3), 9, 9, 1)
+    one = make_batch([(1, 7, 0, 0)])
+    assert run(plan, [one, EMPTY, EMPTY]) == [[], [], [(0, 7, (1,))]]
+    assert run(plan, [EMPTY, EMPTY, one]) == [[], [], [(0, 7, (1,))]]
+
+
+def test_no_trigger_runs_twice() -> None:
+    """Where nothing was released yet, too."""
+    pipeline, state = Pipeline(make_plan(3, threshold=9), SECRET), State()
+    pipeline.run(state, make_batch([(1, 7, 0, 0)]), 1)
+    with pytest.raises(TriggerError, match="Trigger 2 is next"):
+        pipeline.run(state, EMPTY, 1)
+
+
+def test_a_key_that_could_not_pass_alone_passes_when_others_join() -> None:
+    """The best trigger ahead decides whether a key is looked at again, up to equality."""
+    plan = with_thresholds(make_plan(3), 9, 2, 9)
+    batches = [make_batch([(1, 7, 0, 0)]), make_batch([(2, 7, 0, 0)]), EMPTY]
+    assert run(plan, batches) == [[], [(0, 7, (2,))], [(0, 7, (2,))]]
+
+
+def test_a_later_round_begins_at_index_one_with_nothing_counted() -> None:
+    """Five units end round 1 at trigger 3; at trigger 4 one unit meets the first threshold."""
+    five = make_batch([(unit, 7, 0, 0) for unit in range(1, 6)])
+    one = make_batch([(1, 7, 0, 0)])
+    plan = with_thresholds(make_plan(5, release="threshold"), 1, 5, 5, 5, 5)
+    assert run(plan, [EMPTY, one, five, one, EMPTY]) == [[], [], [(0, 7, (6,))], [(0, 7, (7,))], []]
+    plan = with_thresholds(make_plan(5, release="threshold"), 5, 5, 5, 1, 1)
+    assert run(plan, [five, one, EMPTY]) == [[(0, 7, (5,))], [], []]
+    plan = with_thresholds(make_plan(5, release="threshold"), 5, 1, 9, 9, 9)
+    assert run(plan, [five, EMPTY, EMPTY]) == [[(0, 7, (5,))], [], []]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7])
+def test_releases_are_in_the_order_of_window_and_key(shards: int) -> None:
+    """Not in that of arrival, table or shard."""
+    rows = [(n, key, window, 0) for n, key in enumerate([9, 3, 8, 4]) for window in (1, 0)]
+    [_, released] = run(make_plan(2, stride=1), [EMPTY, make_batch(rows)], shards=shards)
+    assert [(window, key) for window, key, _ in released] == sorted(
+        (window, key) for _, key, window, _ in rows
+    )
+
+
+# Noise.
+
+
+def integers(rows: tuple[Row, ...]) -> object:
+    return make_batch([(row.unit[0], row.key[0], row.window, row.timestamp) for row in rows])
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["tree", "blt"])
+def test_noise_is_indexed_by_the_grid(kind: str, release: Release) -> None:
+    """Keys that appear late, windows that begin empty, triggers without records, later rounds and
+    continued paths have the noise of a twin that draws all of it for every key from the start."""
+    counted = replace(COUNT, sigma=30.0)
+    plan = make_plan(6, stride=2, release=release, threshold=4, sigma=1.5, processes=[counted])
+    if kind == "blt":
+        plan = replace(plan, mechanism=Blt(6, (0.3, 0.1), (0.5, 0.9)))
+
+    def batch(trigger: int) -> tuple[Row, ...]:
+        units = () if trigger in (1, 4) else range(3 if trigger < 6 else 6)
+        return tuple(
+            Row((unit,), (key,), window, 0)
+            for unit in units
+            for key in range(trigger)
+            for window in plan.windows.open(trigger)
+        )
+
+    stream = Stream(plan, 1, tuple(batch(trigger) for trigger in range(1, 10)))
+    core = run_core(stream, 1, integers)
+    assert core == run_twin(stream)
+    assert sum(map(len, core)) > 30
+
+
+def loud(number: int, sigma: float = 1e12) -> list[CalibratedProcess]:
+    return [
+        CalibratedProcess(Process(f"p{n}", "count"), f"process/{n}", sigma, 1.0)
+        for n in range(number)
+    ]
+
+
+def values(plan: Plan, secret: Secret = SECRET) -> list[int]:
+    """Noise alone: public keys, no records."""
+    pipeline, state = Pipeline(plan, secret), State()
+    return [
+        value
+        for trigger in (1, 2, 3)
+        for _, _, row in readable(pipeline.run(state, EMPTY, trigger))
+        for value in row
+    ]
+
+
+def test_no_two_releases_share_noise() -> None:
+    """Columns, keys, windows and triggers differ in all of it, and so do plans and instances."""
+    plan = make_plan(3, stride=1, processes=loud(2), public=[7, 8])
+    drawn = values(plan)
+    drawn += values(replace(plan, query="another"))
+    drawn += values(plan, Secret(SECRET.key, bytes(16)))
+    drawn += values(plan, Secret(bytes(32), SECRET.instance))
+    assert len(drawn) == 4 * 3 * 3 * 4
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_a_retry_has_the_same_noise() -> None:
+    """A second pipeline from the same plan and secret releases the same."""
+    plan = make_plan(3, processes=loud(1), public=[7])
+    assert values(plan) == values(plan)
+
+
+def test_two_processes_may_not_name_one_purpose() -> None:
+    """A plan in which two columns would have the same noise is refused."""
+    with pytest.raises(PlanError, match="share their noise"):
+        make_plan(1, processes=[loud(1)[0], replace(loud(2)[1], purpose="process/0")])
+
+
+def test_totals_are_not_rounded_before_the_noise() -> None:
+    """Total and noise are added as integers: past 2^53 the last digit of the total still counts."""
+    plan = make_plan(1, caps=(9, 9, 9), processes=loud(1, 2.0**55), public=[7])
+    first, second = (
+        run(plan, [make_batch([(unit, 7, 0, 0) for unit in range(n)])])[0][0][2][0] for n in (1, 2)
+    )
+    assert second - first == 1
