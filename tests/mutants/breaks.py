@@ -304,8 +304,8 @@ NOISE_PATHS = [
         "value noise from the first release",
         "4: the process exists, on paper, for every key from the start",
         "stages/advance.py",
-        "seeds, start, stop, state)",
-        "seeds, start, start + 1, state)",
+        "path_ends(plan.mechanism, noise, seeds, start, stop, state)",
+        "path_ends(plan.mechanism, noise, seeds, start, start + 1, state)",
         GRID,
     ),
     Break(
