@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dpsqlp.errors import PlanError
-from dpsqlp.sql.query import Query, Tumble
+from dpsqlp.sql.query import Query
 
 
 class Clock(Protocol):
@@ -62,10 +62,9 @@ class Schedule:
                 "Replaying history needs its public bounds: say ON EVENT TIME FROM TIMESTAMP '…'"
                 " TO TIMESTAMP '…'. They may not be taken from the data."
             )
-        size = query.window.size_us
-        hop = size if isinstance(query.window, Tumble) else query.window.hop_us
+        hop = query.window.hop_us
         last_window = (emit.stop_us - 1) // hop
-        last = (last_window * hop + size + emit.lateness_us) // interval
+        last = (last_window * hop + query.window.size_us + emit.lateness_us) // interval
         return cls(interval, 0, True, emit.start_us // interval + 1, last)
 
     def due(self, trigger: int) -> int:

@@ -7,7 +7,7 @@ durable when. Kill it at any instruction and start it again: the output is the s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ from dpsqlp.state.storage import Storage
 from dpsqlp.trigger import Pipeline, Releases
 
 BATCH_BYTES_MAX = 6 << 30
+DATABASE_MEMORY = "2GB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,6 @@ class LocalEngine:
     def __init__(
         self,
         query: Query,
-        tables: Mapping[str, pa.Table],
         storage: Storage,
         key: bytes,
         source: Source,
@@ -64,7 +64,9 @@ class LocalEngine:
         self.clock = clock or SystemClock()
         self._threads = self._exit.enter_context(ThreadPoolExecutor(threads))
         self._reader = self._exit.enter_context(ThreadPoolExecutor(1))
-        self._database = self._exit.enter_context(connect(tables))
+        tables = {table.name: table.rows for table in query.public_tables}
+        config = {"threads": threads, "memory_limit": DATABASE_MEMORY}
+        self._database = self._exit.enter_context(connect(tables, config, source.folders()))
         self._reading = self._database.cursor()
         created = open_pipeline(storage, query, key, self.clock.now(), threads)
         self.plan = created.plan
@@ -73,6 +75,7 @@ class LocalEngine:
         self.journal = Journal(storage, self.core, created.secret, created.shards)
         self.state = self.journal.load(self._threads.map)
         self._deviations = standard_deviations(self.plan)
+        self._key_types = arrow_types(query.key_types)
         self._ahead: tuple[Any, Future[MicroBatch]] | None = None
         release = self.journal.release()
         if release is not None:
@@ -147,13 +150,33 @@ class LocalEngine:
         if records is not None and self.schedule.on_event_time:
             low, high = records["span"]
             query = f"FROM ({query}) WHERE timestamp_us >= {low} AND timestamp_us < {high}"
-        return micro_batch(bounded_table(self._reading.execute(query)))
+        return micro_batch(bounded_table(self._reading.sql(query)))
 
     def _release(self, releases: Releases) -> pa.Table:
         """The released rows, after HAVING, ORDER BY and LIMIT."""
-        table = released_table(self.query, self.plan, self._deviations, releases)
+        table = self._released(releases)
         self._database.register("released", table)
-        return self._database.execute(self.query.release_sql).to_arrow_table()
+        return self._database.sql(self.query.release_sql).to_arrow_table()
+
+    def _released(self, releases: Releases) -> pa.Table:
+        """What `release_sql` reads."""
+        rows = len(releases)
+        columns: dict[str, Any] = {"window_number": releases.window}
+        if self.query.window is None:
+            columns["window_start"] = columns["window_end"] = pa.nulls(rows, pa.timestamp("us"))
+        else:
+            start = releases.window * (self.plan.windows.stride * self.query.emit.interval_us)
+            columns["window_start"] = pa.array(start, pa.timestamp("us"))
+            columns["window_end"] = pa.array(start + self.query.window.size_us, pa.timestamp("us"))
+        columns["trigger"] = pa.array(np.full(rows, releases.trigger))
+        columns["final"] = pa.array(releases.index == self.plan.triggers)
+        columns["key_bytes"] = releases.key_text.to_arrow()
+        keys = decode(releases.key_text, self._key_types)
+        columns |= {f"key_{position}": array for position, array in enumerate(keys)}
+        for position, calibrated in enumerate(self.plan.calibration.processes):
+            columns[f"p{position}"] = releases.values[:, position] * calibrated.quantum
+            columns[f"p{position}_sd"] = self._deviations[position][releases.index - 1]
+        return pa.table(columns)
 
     def _publish(self, release: bytes) -> int:
         table = pa.ipc.open_stream(release).read_all()
@@ -179,7 +202,7 @@ def micro_batch(table: pa.Table) -> MicroBatch:
     )
 
 
-def bounded_table(result: duckdb.DuckDBPyConnection) -> pa.Table:
+def bounded_table(result: duckdb.DuckDBPyRelation) -> pa.Table:
     """All rows of a result, unless they would not fit the memory."""
     batches, size = [], 0
     reader = result.to_arrow_reader(1 << 20)
@@ -195,27 +218,13 @@ def bounded_table(result: duckdb.DuckDBPyConnection) -> pa.Table:
     return pa.Table.from_batches(batches, reader.schema)
 
 
-def released_table(
-    query: Query, plan: Any, deviations: np.ndarray[Any, np.dtype[np.float64]], releases: Releases
-) -> pa.Table:
-    """What `release_sql` reads."""
-    rows = len(releases)
-    columns: dict[str, Any] = {"window_number": releases.window}
-    if query.window is None:
-        columns["window_start"] = columns["window_end"] = pa.nulls(rows, pa.timestamp("us"))
-    else:
-        start = releases.window * (plan.windows.stride * query.emit.interval_us)
-        columns["window_start"] = pa.array(start, pa.timestamp("us"))
-        columns["window_end"] = pa.array(start + query.window.size_us, pa.timestamp("us"))
-    columns["trigger"] = pa.array(np.full(rows, releases.trigger))
-    columns["final"] = pa.array(releases.index == plan.triggers)
-    columns["key_bytes"] = releases.key_text.to_arrow()
-    keys = decode(releases.key_text, query.key_arrow_types)
-    columns |= {f"key_{position}": array for position, array in enumerate(keys)}
-    for position, calibrated in enumerate(plan.calibration.processes):
-        columns[f"p{position}"] = releases.values[:, position] * calibrated.quantum
-        columns[f"p{position}_sd"] = deviations[position][releases.index - 1]
-    return pa.table(columns)
+def arrow_types(types: Sequence[str]) -> list[pa.DataType]:
+    """The Arrow types of DuckDB types."""
+    if not types:
+        return []
+    columns = ", ".join(f"NULL::{name} AS c{number}" for number, name in enumerate(types))
+    with duckdb.connect() as database:
+        return list(database.sql(f"SELECT {columns}").to_arrow_table().schema.types)
 
 
 def serialise(table: pa.Table) -> bytes:

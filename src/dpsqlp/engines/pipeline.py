@@ -35,7 +35,7 @@ def open_pipeline(storage: Storage, query: Query, key: bytes, now: int, shards: 
     body = unseal(storage.get(_NAME), _NAME)
     if body is not None:
         plan = Plan.restore(body["plan"])
-        if plan.query != query.text:
+        if plan.query != query.normal_form:
             raise StateError(
                 "The query or its parameters are not those this state was made with. Run the"
                 " original query, or begin a new pipeline with a state of its own, which spends"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,7 +77,7 @@ class Collected:
         self.releases.append(release)
 
 
-def make_sink(name: str, options: dict[str, Any], folder: Path) -> Sink:
+def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
     """The sink of a CREATE SINK."""
     path = folder / str(options.get("path", name))
     match options.get("connector"):

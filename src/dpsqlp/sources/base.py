@@ -17,6 +17,9 @@ from dpsqlp.state.storage import Storage
 class Source(Protocol):
     """Records of one CREATE SOURCE."""
 
+    def folders(self) -> list[str]:
+        """What the database may read."""
+
     def begin(self) -> Any:
         """The position before the first trigger, as JSON."""
 

@@ -6,7 +6,8 @@ begin with a dot or underscore are passed over. A file that changes after it was
 
 from __future__ import annotations
 
-from glob import glob
+from glob import glob, has_magic
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,13 @@ class FileSource:
     def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
         self._source = source
         self._timestamp = timestamp
-        self._pattern = str(folder / str(source.options["path"]))
+        self._pattern = str(folder.resolve() / str(source.options["path"]))
+
+    def folders(self) -> list[str]:
+        """The folder above the first wildcard of the pattern."""
+        plain = takewhile(lambda part: not has_magic(part), Path(self._pattern).parts)
+        folder = Path(*plain)
+        return [str(folder if folder.is_dir() else folder.parent)]
 
     def begin(self) -> Any:
         """No file has been taken; on event time all of them are, now and for good."""
@@ -88,10 +95,11 @@ class FileSource:
                 f"Files that end in {suffix!r} cannot be read. Use one of"
                 f" {', '.join(sorted(_READERS))}."
             )
-        columns = {name: kind for name, kind in self._source.columns}
         return _READERS[suffix].format(
             files=_literal(names),
-            columns="{" + ", ".join(f"{_text(n)}: {_text(k)}" for n, k in columns.items()) + "}",
+            columns="{"
+            + ", ".join(f"{_text(n)}: {_text(k)}" for n, k in self._source.columns)
+            + "}",
             extra=", delim = '\t'" if suffix == ".tsv" else "",
         )
 

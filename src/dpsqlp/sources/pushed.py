@@ -28,7 +28,7 @@ class PushedSource:
         self._source = source
         self._storage = storage
         self._waiting: list[pa.Table] = []
-        empty = duckdb.connect().execute(
+        empty = duckdb.connect().sql(
             "SELECT "
             + ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in source.columns)
             + " WHERE false"
@@ -38,6 +38,10 @@ class PushedSource:
     def push(self, frame: Any) -> None:
         """Hand over records for the next trigger."""
         self._waiting.append(as_table(frame, self._schema))
+
+    def folders(self) -> list[str]:
+        """Nothing is read by the database itself."""
+        return []
 
     def begin(self) -> Any:
         """Nothing to remember: what was pushed and not run is the program's to push again."""
@@ -116,7 +120,7 @@ class StandardInput(PushedSource):
         lines = pa.table({"line": pa.array(data.splitlines(), pa.binary()).cast(pa.string())})
         with duckdb.connect() as database:
             database.register("lines", lines)
-            return database.execute(
+            return database.sql(
                 f"SELECT unnest(json_transform(TRY_CAST(line AS JSON), {_text(columns)})) FROM lines"
             ).to_arrow_table()
 
