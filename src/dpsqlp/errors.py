@@ -27,6 +27,10 @@ class StateError(DpsqlpError):
     """Durable state that is missing, damaged, foreign, or in use by another process."""
 
 
+class SourceError(DpsqlpError):
+    """Records that cannot be read, or not the same way again."""
+
+
 class SecretError(DpsqlpError):
     """A secret or instance that is missing or malformed."""
 

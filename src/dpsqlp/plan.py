@@ -11,9 +11,17 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dpsqlp.accounting.model import SELECTION, Calibration, Caps, Release
+from dpsqlp.accounting.model import (
+    SELECTION,
+    CalibratedProcess,
+    Calibration,
+    Caps,
+    Process,
+    Release,
+    Selection,
+)
 from dpsqlp.errors import PlanError
-from dpsqlp.mechanisms.base import Mechanism
+from dpsqlp.mechanisms import Mechanism, from_parameters
 
 NOISE_VERSION = 1
 
@@ -73,6 +81,37 @@ class Plan:
         columns = (calibrated.process.column for calibrated in self.calibration.processes)
         return max((c + 1 for c in columns if c is not None), default=0)
 
+    @classmethod
+    def restore(cls, description: dict[str, Any]) -> Plan:
+        """The plan that described itself so, bit for bit."""
+        calibration = description["calibration"]
+        selection = calibration["selection"]
+        periods = description["periods"]
+        public = description["public_keys"]
+        return cls(
+            query=description["query"],
+            unit_kinds=tuple(description["unit_kinds"]),
+            key_kinds=tuple(description["key_kinds"]),
+            windows=Grid(**description["windows"]),
+            periods=None if periods is None else Grid(**periods),
+            release=description["release"],
+            caps=Caps(**description["caps"]),
+            mechanism=from_parameters(description["mechanism"]),
+            calibration=Calibration(
+                **calibration
+                | {
+                    "selection": None
+                    if selection is None
+                    else Selection(**selection | {"thresholds": tuple(selection["thresholds"])}),
+                    "processes": tuple(
+                        CalibratedProcess(**process | {"process": Process(**process["process"])})
+                        for process in calibration["processes"]
+                    ),
+                }
+            ),
+            public_keys=None if public is None else tuple(bytes.fromhex(key) for key in public),
+        )
+
     def describe(self) -> dict[str, Any]:
         """Every number of the plan, as plain values."""
         return {
@@ -124,8 +163,11 @@ def _validate(plan: Plan) -> None:
             " key do not fit the unit state (32 bits together). Emit less often, or lower"
             " max_rows_per_group."
         )
-    if plan.periods is not None and plan.periods.stride is None:
-        raise PlanError("A unit period needs a stride; without a period give none.")
+    periods = plan.periods
+    if periods is not None and (periods.stride is None or periods.triggers < periods.stride):
+        raise PlanError(
+            "A unit period stays open until the next begins; without a period give none."
+        )
     if min(asdict(plan.caps).values()) < 1:
         raise PlanError(f"Every cap is at least 1; got {plan.caps}.")
     _validate_noise(plan)

@@ -6,8 +6,9 @@ trigger so far, equal for every number of shards and every order of records with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.advance import Released, advance, publish
 from dpsqlp.stages.batch import MicroBatch, Records, admit
-from dpsqlp.stages.bound import bound
+from dpsqlp.stages.bound import Bounded, bound
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.table import ID_FIELDS, Table
@@ -43,6 +44,20 @@ class Releases:
 
     def __len__(self) -> int:
         return len(self.window)
+
+
+Place = tuple[int, int]  # (period or window, shard)
+Each = Callable[..., Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A trigger's releases, and what its journal needs."""
+
+    releases: Releases
+    groups: Groups  # the bounded input
+    units: dict[Place, Bounded]
+    keys: dict[Place, NDArray[np.int64]]  # changed rows
 
 
 @dataclass(slots=True)
@@ -75,34 +90,60 @@ class Pipeline:
 
     def run(self, state: State, batch: MicroBatch, trigger: int) -> Releases:
         """Run one trigger. If the batch or the trigger is refused, the state is unchanged."""
+        return self.step(state, batch, trigger).releases
+
+    def step(self, state: State, batch: MicroBatch, trigger: int, each: Each = map) -> Step:
+        """Run one trigger and tell what it changed. `each` is map, or maps shards in threads."""
         plan = self.plan
         _check_turn(plan, state, trigger)
         records = admit(
             plan, batch, trigger, self.units, self.keys, self.public
         )  # (unit, key, window, timestamp, values): open windows only
 
-        parts = []
-        for units, shard in _by_unit(plan, state, records, trigger):
-            bounded = bound(plan, units, shard)  # what the caps allow, with votes
-            parts.append(combine(shard, bounded))  # (key, window, prev): votes, sums
-        groups = merge(parts)
+        def by_unit(task: tuple[Place, UnitTable, Records]) -> tuple[Place, Bounded, Groups]:
+            place, table, shard = task
+            bounded = bound(plan, table, shard)  # what the caps allow, with votes
+            return place, bounded, combine(shard, bounded)  # (key, window, prev): votes, sums
 
-        released = []
-        for window, number, members in _by_key(plan, state, groups, trigger):
-            keys = self.key_table(state, window, number)
+        units = list(each(by_unit, list(_by_unit(plan, state, records, trigger))))
+        groups = merge([part for _, _, part in units])
+
+        def by_key(task: tuple[Place, KeyTable, Groups]) -> tuple[Place, Released]:
+            (window, shard), table, members = task
             index = trigger - plan.windows.first(window)
-            released.append((window, advance(plan, self.noises, keys, members, window, index)))
+            released = advance(plan, self.noises, table, members, window, index)
+            return (window, shard), released
+
+        keys = list(each(by_key, list(self._by_key(state, groups, trigger))))
 
         state.trigger = trigger
         _drop_closed(plan, state, trigger)
-        return _collect(plan, trigger, released)
+        return Step(
+            releases=_collect(plan, trigger, [(place[0], part) for place, part in keys]),
+            groups=groups,
+            units={place: bounded for place, bounded, _ in units},
+            keys={place: part.changed for place, part in keys},
+        )
+
+    def _by_key(
+        self, state: State, groups: Groups, trigger: int
+    ) -> Iterator[tuple[Place, KeyTable, Groups]]:
+        """The groups of each open (window, shard), also where there are none."""
+        for window in self.plan.windows.open(trigger):
+            members = np.flatnonzero(groups.window == window)
+            for shard, rows in enumerate(_shards(groups.key[members], state.shards)):
+                table = self.key_table(state, window, shard)
+                yield (window, shard), table, groups.subset(members[rows])
+
+    def empty_key_table(self) -> KeyTable:
+        """A table without keys."""
+        processes = len(self.plan.calibration.processes)
+        return KeyTable(processes, [self.plan.mechanism.state_size] * processes)
 
     def key_table(self, state: State, window: int, shard: int) -> KeyTable:
         """The keys of a window and shard; made, with its public keys, when it first opens."""
         if window not in state.keys:
-            processes = len(self.plan.calibration.processes)
-            sizes = [self.plan.mechanism.state_size] * processes
-            state.keys[window] = [KeyTable(processes, sizes) for _ in range(state.shards)]
+            state.keys[window] = [self.empty_key_table() for _ in range(state.shards)]
             if self.public is not None:
                 for table, members in zip(
                     state.keys[window], _shards(self.public_ids, state.shards), strict=True
@@ -127,25 +168,15 @@ def _check_turn(plan: Plan, state: State, trigger: int) -> None:
 
 def _by_unit(
     plan: Plan, state: State, records: Records, trigger: int
-) -> Iterator[tuple[UnitTable, Records]]:
+) -> Iterator[tuple[Place, UnitTable, Records]]:
     """The records of each (period, shard) with that shard's units."""
     for period in [0] if plan.periods is None else plan.periods.open(trigger):
         if period not in state.units:
             state.units[period] = [UnitTable() for _ in range(state.shards)]
         members = np.flatnonzero(records.period == period)
         shards = _shards(records.unit[members], state.shards)
-        for table, rows in zip(state.units[period], shards, strict=True):
-            yield table, records.subset(members[rows])
-
-
-def _by_key(
-    plan: Plan, state: State, groups: Groups, trigger: int
-) -> Iterator[tuple[int, int, Groups]]:
-    """The groups of each open (window, shard), also where there are none."""
-    for window in plan.windows.open(trigger):
-        members = np.flatnonzero(groups.window == window)
-        for shard, rows in enumerate(_shards(groups.key[members], state.shards)):
-            yield window, shard, groups.subset(members[rows])
+        for shard, (table, rows) in enumerate(zip(state.units[period], shards, strict=True)):
+            yield (period, shard), table, records.subset(members[rows])
 
 
 def _shards(ids: Words, shards: int) -> list[NDArray[np.int64]]:

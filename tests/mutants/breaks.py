@@ -304,8 +304,8 @@ NOISE_PATHS = [
         "value noise from the first release",
         "4: the process exists, on paper, for every key from the start",
         "stages/advance.py",
-        "stop = np.full(len(slots), index, np.int64)",
-        "stop = start + 1",
+        "path_ends(plan.mechanism, noise, seeds, start, stop, state)",
+        "path_ends(plan.mechanism, noise, seeds, start, start + 1, state)",
         GRID,
     ),
     Break(
@@ -534,9 +534,9 @@ BOUNDING = [
     Break(
         "c forgotten when a block grows",
         "8: c off across two micro-batches",
-        "stages/bound.py",
-        "slab[moved] = slab[place]\n",
-        "slab[moved] = slab[place] & np.uint64(0xFFFFFFFF00000000)\n",
+        "tables/units.py",
+        "slab[_probe(slab, block, wanted, moved)] = slab[source]\n",
+        "slab[_probe(slab, block, wanted, moved)] = slab[source] & np.uint64(0xFFFFFFFF00000000)\n",
         BOUND + "test_units_with_many_pairs_equal_the_twin",
     ),
     Break(
@@ -814,8 +814,8 @@ ADMISSION = [
         "noise added in floats",
         "6: noise is rounded to the grid and added as integers",
         "stages/advance.py",
-        "values[:, position] = totals + noised",
-        "values[:, position] = totals.astype(np.float64) + noised",
+        "values[:, position] += totals",
+        "values[:, position] = values[:, position] + totals.astype(np.float64)",
         INVARIANTS + "test_totals_are_not_rounded_before_the_noise",
     ),
 ]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsqlp.stages.batch import Records, admit
-from dpsqlp.stages.bound import Bounded, bound
+from dpsqlp.stages.bound import bound
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.tables.units import UnitTable
 from dpsqlp.trigger import Pipeline
@@ -110,11 +110,12 @@ def test_partial_groups_merge_to_the_same(stream: Stream, data: st.DataObject) -
         parts = [
             combine(
                 admitted,
-                Bounded(
-                    bounded.kept[home == part],
-                    bounded.votes[home == part],
-                    bounded.prev[home == part],
-                    bounded.values[home == part],
+                replace(
+                    bounded,
+                    kept=bounded.kept[home == part],
+                    votes=bounded.votes[home == part],
+                    prev=bounded.prev[home == part],
+                    values=bounded.values[home == part],
                 ),
             )
             for part in range(3)

@@ -36,6 +36,7 @@ class Released:
 
     key_text: Encoded
     values: NDArray[np.int64]  # (keys, processes), in quanta
+    changed: NDArray[np.int64]  # the rows of the table that are not as they were
 
 
 def advance(
@@ -60,7 +61,21 @@ def advance(
         _slots(table, selected)
         slots = np.arange(table.released.size)
         values = _perturb(plan, noises, table, slots, window, index)
-    return Released(table.texts(table.released.rows[slots]), values)
+    changed = np.concatenate([candidates, selected[table.rows["touched"][selected] != index]])
+    return Released(table.texts(table.released.rows[slots]), values, changed)
+
+
+def resume(
+    plan: Plan, noises: Mapping[str, Noise], table: KeyTable, window: int, index: int
+) -> None:
+    """Evaluate again the noise of released keys of a restored table, up to where it had come.
+
+    Nothing is released: the paths are functions of public numbers.
+    """
+    rows = table.released.rows[: table.released.size]
+    rounds = plan.release == "threshold" and plan.public_keys is None
+    stop = table.rows["last"][rows].astype(np.int64) if rounds else np.full(len(rows), index)
+    _noise(plan, noises, table, np.arange(len(rows)), window, stop)
 
 
 def publish(table: KeyTable, ids: NDArray[np.uint64], texts: Encoded) -> None:
@@ -114,11 +129,27 @@ def _perturb(
     index: int,
 ) -> NDArray[np.int64]:
     """Totals and noise of released keys, in quanta."""
+    rows = table.released.rows[slots]
+    values = _noise(plan, noises, table, slots, window, np.full(len(slots), index, np.int64))
+    for position, calibrated in enumerate(plan.calibration.processes):
+        from_selection = calibrated.purpose == SELECTION
+        totals = table.rows["count"][rows] if from_selection else table.totals[rows, position]
+        values[:, position] += totals  # modulo 2^64
+    return values
+
+
+def _noise(
+    plan: Plan,
+    noises: Mapping[str, Noise],
+    table: KeyTable,
+    slots: NDArray[np.int64],
+    window: int,
+    stop: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """The noise of released keys at index `stop`, in quanta; their paths move on to there."""
     released = table.released
-    rows = released.rows[slots]
-    ids = table.ids(rows)
+    ids = table.ids(released.rows[slots])
     start = released.at[slots]
-    stop = np.full(len(slots), index, np.int64)
     values = np.empty((len(slots), len(plan.calibration.processes)), np.int64)
     for position, calibrated in enumerate(plan.calibration.processes):
         from_selection = calibrated.purpose == SELECTION
@@ -127,10 +158,8 @@ def _perturb(
         state = released.states[position][slots]
         xi = path_ends(plan.mechanism, noise, seeds, start, stop, state)
         released.states[position][slots] = state
-        totals = table.rows["count"][rows] if from_selection else table.totals[rows, position]
-        noised = np.rint(xi * (calibrated.sigma / calibrated.quantum)).astype(np.int64)
-        values[:, position] = totals + noised  # modulo 2^64
-    released.at[slots] = index
+        values[:, position] = np.rint(xi * (calibrated.sigma / calibrated.quantum))
+    released.at[slots] = stop
     return values
 
 

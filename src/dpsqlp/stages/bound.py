@@ -18,31 +18,35 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsqlp.entropy.prf import Words
 from dpsqlp.plan import Plan
 from dpsqlp.stages.batch import ABSENT, Records
-from dpsqlp.tables.units import UnitTable
+from dpsqlp.tables.units import UnitTable, place
 
 _INSERTION_SORT_MAX = 16
 _FETCH_AHEAD = 128
-_SMALL_LOG2 = np.array([0, 0, 1, 2, 2, 3, 3, 3, 3])
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """The kept records, by position, with their votes."""
+    """The kept records, by position, with their votes; and how they changed the unit table."""
 
     kept: NDArray[np.int64]
     votes: NDArray[np.int64]  # 0 or 1
     prev: NDArray[np.int64]  # 0 without a vote
     values: NDArray[np.int64]  # (kept, processes): what is added, absent as 0
+    units: NDArray[np.int64]  # their units' rows
+    entries: NDArray[np.uint64]  # their pairs' slab entries, after each
+    new_units: Words  # ids of the rows appended
 
 
 def bound(plan: Plan, table: UnitTable, records: Records) -> Bounded:
     """Keep what the caps allow. All records of the batch for a unit must be given at once."""
-    rows, _ = table.insert(records.unit)
+    rows, leaders = table.insert(records.unit)
     order = _ordered_by_unit(table, rows, records)  # (record), grouped by unit, in order
     vote = np.full(len(order), -2, np.int64)  # -2 dropped, -1 kept, >= 0 kept and voted: prev
     first = np.zeros(len(order), np.bool_)
+    entries = np.zeros(len(order), np.uint64)
     rounds = plan.release == "threshold" and plan.public_keys is None
     count_bits = 32 - plan.triggers.bit_length()
     done = 0
@@ -63,6 +67,7 @@ def bound(plan: Plan, table: UnitTable, records: Records) -> Bounded:
             count_bits,
             vote,
             first,
+            entries,
         )
         if done < len(order):
             table.grow_slab()
@@ -73,7 +78,15 @@ def bound(plan: Plan, table: UnitTable, records: Records) -> Bounded:
     for position, calibrated in enumerate(plan.calibration.processes):
         if calibrated.process.kind == "distinct":
             values[:, position] = first[kept] if rounds else votes
-    return Bounded(kept, votes, np.maximum(vote[kept], 0), values)
+    return Bounded(
+        kept,
+        votes,
+        np.maximum(vote[kept], 0),
+        values,
+        rows[kept],
+        entries[kept],
+        records.unit[leaders],
+    )
 
 
 def _ordered_by_unit(
@@ -180,46 +193,9 @@ def _sort_groups(starts, order, timestamp, data, offsets, window, values):  # ty
 
 
 @numba.njit(nogil=True, cache=True)
-def _block_log2(pairs):  # type: ignore[no-untyped-def]
-    """Log2 of the block size for a number of pairs: full up to 8, then at most 3/4 full."""
-    if pairs <= 8:
-        return _SMALL_LOG2[pairs]  # a look-up, since a loop of unforeseeable length is slow
-    log2 = np.int64(4)
-    while 3 << log2 < 4 * pairs:
-        log2 += 1
-    return log2
-
-
-@numba.njit(nogil=True, cache=True)
-def _probe(slab, block, log2, tag):  # type: ignore[no-untyped-def]
-    """Where the tag stands in the block, or the empty place for it, or -1 if it is full."""
-    mask = (1 << log2) - 1
-    for step in range(1 << log2):
-        at = block + ((tag + step) & mask)
-        if slab[at] == 0 or slab[at] >> np.uint64(32) == np.uint64(tag):
-            return at
-    return -1
-
-
-@numba.njit(nogil=True, cache=True)
-def _allocate(slab, used, free, log2):  # type: ignore[no-untyped-def]
-    """An empty block, or -1 if the slab is full."""
-    block = free[log2]
-    if block >= 0:
-        free[log2] = np.int64(slab[block]) - 1
-        slab[block] = 0
-        return block
-    if used[0] + (1 << log2) > len(slab):
-        return -1
-    block = used[0]
-    used[0] += 1 << log2
-    return block
-
-
-@numba.njit(nogil=True, cache=True)
 def _apply(  # type: ignore[no-untyped-def]
     units, slab, used, free, order, done, rows, key, window, index, caps, rounds, count_bits,
-    vote, first,
+    vote, first, entries,
 ):  # fmt: skip
     """Decide record by record from `done` on; returns early when the slab has no room left."""
     records_max, records_per_key_max, selections_max = caps
@@ -241,34 +217,10 @@ def _apply(  # type: ignore[no-untyped-def]
             0xD6E8FEB86659FD93
         )
         tag = np.int64(mixed >> np.uint64(32))
-        pairs = np.int64(units[row].pairs)
-        at = np.int64(-1)
-        log2 = np.int64(0)
-        if pairs > 0:
-            log2 = _block_log2(pairs)
-            at = _probe(slab, np.int64(units[row].block), log2, tag)
-        entry = slab[at] if at >= 0 else np.uint64(0)
-        if entry == 0:
-            wanted = _block_log2(pairs + 1)
-            if pairs == 0 or wanted > log2:
-                block = _allocate(slab, used, free, wanted)
-                if block < 0:
-                    return position
-                if pairs > 0:
-                    old = np.int64(units[row].block)
-                    for place in range(old, old + (1 << log2)):
-                        if slab[place] != 0:
-                            moved = _probe(
-                                slab, block, wanted, np.int64(slab[place] >> np.uint64(32))
-                            )
-                            slab[moved] = slab[place]
-                            slab[place] = 0
-                    slab[old] = np.uint64(free[log2] + 1)
-                    free[log2] = old
-                units[row].block = block
-                at = _probe(slab, block, wanted, tag)
-            units[row].pairs = pairs + 1
-            entry = np.uint64(tag) << np.uint64(32)
+        at = place(units, slab, used, free, row, tag)
+        if at < 0:
+            return position
+        entry = slab[at]
         count = entry & count_mask
         if count >= np.uint64(records_per_key_max):
             continue
@@ -285,4 +237,5 @@ def _apply(  # type: ignore[no-untyped-def]
             else:
                 vote[k] = 0
         slab[at] = entry + np.uint64(1)
+        entries[k] = slab[at]
     return len(order)

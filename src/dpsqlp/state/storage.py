@@ -1,6 +1,6 @@
-"""Where durable bytes live: four calls.
+"""Where durable bytes live: four calls and a lock.
 
-A put is atomic and durable: after it returns the whole object is there, after a crash during it
+A put is atomic and durable: after it returns the whole object is there; after a crash during it
 either the old object or the new one is. Nothing else is asked of a store, so an object store will
 do. Names are relative paths with forward slashes.
 """
@@ -38,69 +38,143 @@ class Storage(Protocol):
         """Keep out a second writer while the context lasts."""
 
 
+class Disk(Protocol):
+    """What a file system does, one durable step at a time; the tests have one that forgets."""
+
+    def write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
+        """Write a new file, not yet durable; folders are made as needed."""
+
+    def sync(self, path: Path) -> None:
+        """Make a file's contents durable."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace a name, not yet durable."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make a folder's names durable, and those of the folders made for it."""
+
+    def read(self, path: Path) -> bytes | None:
+        """A file's contents, or None."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+
+    def list(self, root: Path) -> list[Path]:
+        """All files below a folder."""
+
+    def lock(self, path: Path) -> contextlib.AbstractContextManager[None]:
+        """Hold an exclusive lock, or raise BlockingIOError."""
+
+
 class LocalStorage:
     """A folder: write, fsync, rename, fsync the folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
+        self._disk = disk or LocalDisk()
 
     def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
         target = self.root / name
-        self._make_folder(target.parent)
         temporary = target.with_name(target.name + _TEMPORARY)
-        with temporary.open("wb", buffering=0) as file:
-            for part in parts:
-                view = memoryview(part).cast("B")
-                while view:
-                    view = view[file.write(view) :]
-            os.fsync(file.fileno())
-        temporary.replace(target)
-        _sync_folder(target.parent)
+        try:
+            self._disk.write(temporary, parts)
+            self._disk.sync(temporary)
+            self._disk.rename(temporary, target)
+            self._disk.sync_folder(target.parent)
+        except OSError as error:
+            raise StateError(
+                f"{target} could not be written: {error.strerror or error}. Nothing was published"
+                " that is not on disk. Make room or repair the disk, then run again."
+            ) from error
 
     def get(self, name: str) -> bytes | None:
         """The object, or None."""
-        try:
-            return (self.root / name).read_bytes()
-        except FileNotFoundError:
-            return None
+        return self._disk.read(self.root / name)
 
     def list(self) -> list[str]:
-        """All names."""
-        return sorted(
-            path.relative_to(self.root).as_posix()
-            for path in self.root.rglob("*")
-            if path.is_file() and path.name != "lock"
-        )
+        """All names, half-written ones included."""
+        paths = (path.relative_to(self.root).as_posix() for path in self._disk.list(self.root))
+        return sorted(name for name in paths if name != "lock")
 
     def delete(self, name: str) -> None:
         """Remove an object; nothing happens if there is none."""
-        (self.root / name).unlink(missing_ok=True)
+        self._disk.remove(self.root / name)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep out a second writer while the context lasts."""
-        self._make_folder(self.root)
-        with (self.root / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise StateError(
-                    f"Another process is running on the state in {self.root}. One writer at a"
-                    " time: stop that one first."
-                ) from error
+        try:
+            with self._disk.lock(self.root / "lock"):
+                yield
+        except BlockingIOError as error:
+            raise StateError(
+                f"Another process is running on the state in {self.root}. One writer at a time:"
+                " stop that one first."
+            ) from error
+
+
+class LocalDisk:
+    """The machine's file system."""
+
+    def __init__(self) -> None:
+        self._made: set[Path] = set()  # folders whose names are not durable yet
+
+    def write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
+        """Write a new file, not yet durable; folders are made as needed."""
+        for folder in (path.parent, *path.parent.parents):
+            if folder.is_dir():
+                break
+            self._made.add(folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb", buffering=0) as file:
+            for part in parts:
+                view = memoryview(part).cast("B")
+                while view:
+                    view = view[file.write(view) :]
+
+    def sync(self, path: Path) -> None:
+        """Make a file's contents durable."""
+        _fsync(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace a name, not yet durable."""
+        source.replace(target)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make a folder's names durable, and those of the folders made for it."""
+        _fsync(folder)
+        while folder in self._made:
+            self._made.remove(folder)
+            folder = folder.parent
+            _fsync(folder)
+
+    def read(self, path: Path) -> bytes | None:
+        """A file's contents, or None."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def list(self, root: Path) -> list[Path]:
+        """All files below a folder."""
+        return [path for path in root.rglob("*") if path.is_file()]
+
+    @contextlib.contextmanager
+    def lock(self, path: Path) -> Iterator[None]:
+        """Hold an exclusive lock, or raise BlockingIOError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
 
-    def _make_folder(self, folder: Path) -> None:
-        if folder.is_dir():
-            return
-        self._make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
 
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -80,6 +80,28 @@ class KeyTable(Table):
         current: NDArray[np.bool_] = self.rows["due"][rows] == index
         return rows[current]
 
+    def redo(
+        self,
+        at: NDArray[np.int64],
+        rows: NDArray[np.void],
+        totals: NDArray[np.int64],
+        new_texts: Encoded,
+    ) -> None:
+        """Overwrite changed rows and append new ones; `restored` must follow."""
+        known = self.size
+        self._assign(at, rows, known + len(new_texts))
+        self.totals = grown(self.totals, len(self.rows))
+        self.totals[at] = totals
+        self._append_texts(new_texts, known)
+
+    def restored(self, index: int) -> None:
+        """Make the index, the due rows and the released keys anew from the rows, at an index."""
+        self.reindex()
+        rows = self.rows[: self.size]
+        self.schedule(np.flatnonzero(rows["due"] > index))
+        released = np.flatnonzero(rows["slot"] > 0)
+        self.released.append(released[np.argsort(rows["slot"][released])])
+
     def _append_texts(self, texts: Encoded, known: int) -> None:
         begin = int(self._texts[known])
         self._heap = grown(self._heap, begin + len(texts.data))

@@ -57,13 +57,23 @@ class Table:
             self.size += len(missing)
         return found, missing
 
+    def _assign(self, at: NDArray[np.int64], rows: NDArray[np.void], size: int) -> None:
+        """Overwrite rows, the table growing to `size`; `reindex` must follow."""
+        self.rows = grown(self.rows, size)
+        self.rows[at] = rows
+        self.size = size
+
+    def reindex(self) -> None:
+        """Make the index anew from the rows."""
+        self._slots = np.zeros(max(32, 1 << (3 * self.size // 2).bit_length()), np.uint64)
+        _reindex(self._slots, self.rows, self.size)
+
     def _reserve(self, size: int) -> None:
         if size > _ROWS_MAX:
             raise MemoryError("A shard table holds 2^32 rows at most; use more shards.")
         self.rows = grown(self.rows, size)
         if 3 * size > 2 * len(self._slots):
-            slots = 1 << (3 * size // 2).bit_length()
-            self._slots = np.zeros(slots, np.uint64)
+            self._slots = np.zeros(1 << (3 * size // 2).bit_length(), np.uint64)
             _reindex(self._slots, self.rows, self.size)
 
 

@@ -1,0 +1,1 @@
+"""Shells around the core that read, commit and publish."""

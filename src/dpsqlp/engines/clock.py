@@ -1,0 +1,80 @@
+"""Time as the engine sees it: the grid, and the clock that walks it.
+
+Privacy contract: triggers and windows follow this grid alone. Nothing here looks at a record.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from dpsqlp.errors import PlanError
+from dpsqlp.sql.query import Query
+
+
+class Clock(Protocol):
+    """Microseconds since the epoch, and waiting."""
+
+    def now(self) -> int:
+        """The time."""
+
+    def wait(self, until: int, stop: threading.Event) -> None:
+        """Return at a time, or when told to stop."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> int:
+        """The time."""
+        return time.time_ns() // 1000
+
+    def wait(self, until: int, stop: threading.Event) -> None:
+        """Return at a time, or when told to stop."""
+        while (left := until - self.now()) > 0 and not stop.is_set():
+            stop.wait(min(left / 1e6, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The grid triggers of a query. Trigger g ends at origin + g * interval."""
+
+    interval: int  # microseconds
+    origin: int
+    on_event_time: bool
+    first: int
+    last: int | None  # None: goes on for ever
+
+    @classmethod
+    def of(cls, query: Query, triggers: int, created: int) -> Schedule:
+        """The schedule of a query whose pipeline was created at a time."""
+        emit = query.emit
+        interval = emit.interval_us
+        if query.window is None:
+            begin = created // interval * interval if emit.start_us is None else emit.start_us
+            return cls(interval, begin, emit.on_event_time, 1, triggers)
+        if not emit.on_event_time:
+            return cls(interval, 0, False, created // interval + 1, None)
+        if emit.start_us is None or emit.stop_us is None:
+            raise PlanError(
+                "Replaying history needs its public bounds: say ON EVENT TIME FROM TIMESTAMP '…'"
+                " TO TIMESTAMP '…'. They may not be taken from the data."
+            )
+        hop = query.window.hop_us
+        last_window = (emit.stop_us - 1) // hop
+        last = (last_window * hop + query.window.size_us + emit.lateness_us) // interval
+        return cls(interval, 0, True, emit.start_us // interval + 1, last)
+
+    def due(self, trigger: int) -> int:
+        """When a trigger runs, on a processing-time grid."""
+        return self.origin + trigger * self.interval
+
+    def span(self, trigger: int) -> tuple[int, int]:
+        """The event times that belong to a trigger."""
+        return self.due(trigger - 1), self.due(trigger)
+
+    def current(self, now: int) -> int:
+        """The last trigger that is due by a time."""
+        return (now - self.origin) // self.interval

@@ -1,0 +1,235 @@
+"""The local engine: one process, shards in threads, no server.
+
+For every grid trigger: intent, read, the core, commit, publish. See `state.journal` for what is
+durable when. Kill it at any instruction and start it again: the output is the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from dpsqlp.engines.clock import Clock, Schedule, SystemClock
+from dpsqlp.engines.pipeline import open_pipeline
+from dpsqlp.entropy.decode import decode
+from dpsqlp.errors import SourceError
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sources.base import Source
+from dpsqlp.sql import connect, standard_deviations
+from dpsqlp.sql.query import Query
+from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.state.journal import Intent, Journal
+from dpsqlp.state.storage import Storage
+from dpsqlp.trigger import Pipeline, Releases
+
+BATCH_BYTES_MAX = 6 << 30
+DATABASE_MEMORY = "2GB"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What an operator may see of a trigger; it depends on released rows alone."""
+
+    trigger: int
+    last: int | None
+    rows: int
+
+
+class LocalEngine:
+    """One query, its state, its source and its sink."""
+
+    def __init__(
+        self,
+        query: Query,
+        storage: Storage,
+        key: bytes,
+        source: Source,
+        sink: Sink,
+        *,
+        clock: Clock | None = None,
+        threads: int = 2,
+    ) -> None:
+        """Open the state, or begin one; give the sink the last release again."""
+        self._exit = ExitStack()
+        self._exit.enter_context(storage.lock())
+        self.query, self.source, self.sink = query, source, sink
+        self.clock = clock or SystemClock()
+        self._threads = self._exit.enter_context(ThreadPoolExecutor(threads))
+        self._reader = self._exit.enter_context(ThreadPoolExecutor(1))
+        tables = {table.name: table.rows for table in query.public_tables}
+        config = {"threads": threads, "memory_limit": DATABASE_MEMORY}
+        self._database = self._exit.enter_context(connect(tables, config, source.folders()))
+        self._reading = self._database.cursor()
+        created = open_pipeline(storage, query, key, self.clock.now(), threads)
+        self.plan = created.plan
+        self.schedule = Schedule.of(query, created.plan.triggers, created.created)
+        self.core = Pipeline(created.plan, created.secret)
+        self.journal = Journal(storage, self.core, created.secret, created.shards)
+        self.state = self.journal.load(self._threads.map)
+        self._deviations = standard_deviations(self.plan)
+        self._key_types = arrow_types(query.key_types)
+        self._ahead: tuple[Any, Future[MicroBatch]] | None = None
+        release = self.journal.release()
+        if release is not None:
+            self._publish(release)
+
+    def close(self) -> None:
+        """Let go of the state."""
+        self._exit.close()
+
+    @property
+    def next_trigger(self) -> int:
+        """The trigger that runs next."""
+        return self.schedule.first if self.state.trigger is None else self.state.trigger + 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last trigger has run."""
+        return self.schedule.last is not None and self.next_trigger > self.schedule.last
+
+    def run(self, stop: threading.Event, report: Callable[[Progress], None]) -> None:
+        """Run triggers as they come due, until the last one or until told to stop."""
+        while not self.finished and not stop.is_set():
+            if not self.schedule.on_event_time:
+                self.clock.wait(self.schedule.due(self.next_trigger), stop)
+                if stop.is_set():
+                    return
+            report(self.step())
+
+    def step(self) -> Progress:
+        """Run the next trigger."""
+        trigger = self.next_trigger
+        intent = self.journal.pending()
+        if intent is None or intent.trigger != trigger:
+            intent = Intent(trigger, self._take(trigger))
+            self.journal.intend(intent)
+        batch = self._batch(intent.records)
+        if self.schedule.on_event_time and trigger != self.schedule.last:
+            following = self._take(trigger + 1)
+            self._ahead = (following, self._reader.submit(self._read, following))
+
+        step = self.core.step(self.state, batch, trigger, self._threads.map)
+        release = serialise(self._release(step.releases))
+        position = self.source.after(self._position, intent.records)
+        self.journal.commit(self.state, step, release, position, self._threads.map)
+        rows = self._publish(release)
+        self.source.forget(intent.records)
+        return Progress(trigger, self.schedule.last, rows)
+
+    @property
+    def _position(self) -> Any:
+        manifest = self.journal.manifest
+        return self.source.begin() if manifest.trigger is None else manifest.position
+
+    def _take(self, trigger: int) -> Any:
+        """The records of a trigger. One that was missed runs empty; the next takes its records."""
+        if self.schedule.on_event_time:
+            return self.source.take(self._position, trigger, self.schedule.span(trigger))
+        if trigger < self.schedule.current(self.clock.now()):
+            return None
+        return self.source.take(self._position, trigger, None)
+
+    def _batch(self, records: Any) -> MicroBatch:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == records:
+            return ahead[1].result()
+        return self._reader.submit(self._read, records).result()
+
+    def _read(self, records: Any) -> MicroBatch:
+        """Run the row query over a range, in the reading thread."""
+        self.source.read(records, self._reading)
+        query = self.query.row_sql
+        if records is not None and self.schedule.on_event_time:
+            low, high = records["span"]
+            query = f"FROM ({query}) WHERE timestamp_us >= {low} AND timestamp_us < {high}"
+        return micro_batch(bounded_table(self._reading.sql(query)))
+
+    def _release(self, releases: Releases) -> pa.Table:
+        """The released rows, after HAVING, ORDER BY and LIMIT."""
+        table = self._released(releases)
+        self._database.register("released", table)
+        return self._database.sql(self.query.release_sql).to_arrow_table()
+
+    def _released(self, releases: Releases) -> pa.Table:
+        """What `release_sql` reads."""
+        rows = len(releases)
+        columns: dict[str, Any] = {"window_number": releases.window}
+        if self.query.window is None:
+            columns["window_start"] = columns["window_end"] = pa.nulls(rows, pa.timestamp("us"))
+        else:
+            start = releases.window * (self.plan.windows.stride * self.query.emit.interval_us)
+            columns["window_start"] = pa.array(start, pa.timestamp("us"))
+            columns["window_end"] = pa.array(start + self.query.window.size_us, pa.timestamp("us"))
+        columns["trigger"] = pa.array(np.full(rows, releases.trigger))
+        columns["final"] = pa.array(releases.index == self.plan.triggers)
+        columns["key_bytes"] = releases.key_text.to_arrow()
+        keys = decode(releases.key_text, self._key_types)
+        columns |= {f"key_{position}": array for position, array in enumerate(keys)}
+        for position, calibrated in enumerate(self.plan.calibration.processes):
+            columns[f"p{position}"] = releases.values[:, position] * calibrated.quantum
+            columns[f"p{position}_sd"] = self._deviations[position][releases.index - 1]
+        return pa.table(columns)
+
+    def _publish(self, release: bytes) -> int:
+        table = pa.ipc.open_stream(release).read_all()
+        assert self.journal.manifest.trigger is not None
+        self.sink.emit(self.journal.manifest.trigger, table)
+        return int(table.num_rows)
+
+
+def micro_batch(table: pa.Table) -> MicroBatch:
+    """The core's columns of a row query's result."""
+    table = table.combine_chunks()
+
+    def columns(prefix: str) -> tuple[Any, ...]:
+        return tuple(table.column(name) for name in table.column_names if name.startswith(prefix))
+
+    return MicroBatch(
+        unit=columns("unit_"),
+        key=columns("key_"),
+        window=table.column("window_number"),
+        timestamp=table.column("timestamp_us"),
+        values=columns("value_"),
+        period=table.column("period_number") if "period_number" in table.column_names else None,
+    )
+
+
+def bounded_table(result: duckdb.DuckDBPyRelation) -> pa.Table:
+    """All rows of a result, unless they would not fit the memory."""
+    batches, size = [], 0
+    reader = result.to_arrow_reader(1 << 20)
+    for batch in reader:
+        batches.append(batch)
+        size += batch.nbytes
+        if size > BATCH_BYTES_MAX:
+            raise SourceError(
+                f"The records of one trigger take more than {BATCH_BYTES_MAX >> 30} GiB. They"
+                " cannot be split by count: give the machine's work to more shards, or emit more"
+                " often. Nothing is lost; the trigger has not run."
+            )
+    return pa.Table.from_batches(batches, reader.schema)
+
+
+def arrow_types(types: Sequence[str]) -> list[pa.DataType]:
+    """The Arrow types of DuckDB types."""
+    if not types:
+        return []
+    columns = ", ".join(f"NULL::{name} AS c{number}" for number, name in enumerate(types))
+    with duckdb.connect() as database:
+        return list(database.sql(f"SELECT {columns}").to_arrow_table().schema.types)
+
+
+def serialise(table: pa.Table) -> bytes:
+    """A release as bytes."""
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(buffer.getvalue())

@@ -1,0 +1,49 @@
+"""A SQL script's sinks as engines: where the state, the secret and the files are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpsqlp.engines.clock import Clock
+from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.pipeline import load_secret
+from dpsqlp.errors import PlanError
+from dpsqlp.sinks.base import Sink, make_sink
+from dpsqlp.sources.base import Source
+from dpsqlp.sources.files import FileSource
+from dpsqlp.sources.pushed import PushedSource, StandardInput
+from dpsqlp.sql.query import Query, SinkDef
+from dpsqlp.state.storage import LocalStorage, Storage
+
+
+def open_engine(
+    sink: SinkDef,
+    *,
+    state: Path,
+    secret: Path,
+    folder: Path,
+    output: Sink | None = None,
+    clock: Clock | None = None,
+    threads: int = 2,
+) -> LocalEngine:
+    """The engine of one sink. Relative paths in the script start at `folder`."""
+    storage = LocalStorage(state / sink.name)
+    key = load_secret(secret, storage_is_new=not storage.list())
+    source = make_source(sink.query, storage, folder)
+    target = output or make_sink(sink.name, sink.options, folder)
+    return LocalEngine(sink.query, storage, key, source, target, clock=clock, threads=threads)
+
+
+def make_source(query: Query, storage: Storage, folder: Path) -> Source:
+    """The source of a query."""
+    match query.source.connector:
+        case "files":
+            return FileSource(query.source, getattr(query, "event_column", "ts"), folder)
+        case "stdin":
+            return StandardInput(query.source, storage)
+        case "python":
+            return PushedSource(query.source, storage)
+    raise PlanError(
+        f"The source {query.source.name} has the connector {query.source.connector!r}. Use files,"
+        " stdin or python."
+    )

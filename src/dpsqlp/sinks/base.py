@@ -1,0 +1,113 @@
+"""What an engine asks of a sink, and the sinks there are."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpsqlp.errors import PlanError
+from dpsqlp.state.storage import LocalStorage
+
+
+class Sink(Protocol):
+    """Takes the release of each trigger, in order; the last one perhaps twice."""
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        """Publish a release, durably, in place of an earlier one of this trigger."""
+
+
+class FileSink:
+    """One file per trigger in a folder: Parquet or JSON Lines."""
+
+    def __init__(self, folder: Path, suffix: str) -> None:
+        self._storage = LocalStorage(folder)
+        self._suffix = suffix
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        """Publish a release, durably, in place of an earlier one of this trigger."""
+        data = parquet(release) if self._suffix == "parquet" else json_lines(release)
+        self._storage.put(f"trigger-{trigger:012d}.{self._suffix}", [data])
+
+
+class StandardOutput:
+    """JSON Lines on standard output; after a crash the last trigger's lines may come twice."""
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        """Print a release."""
+        sys.stdout.write(json_lines(release).decode())
+        sys.stdout.flush()
+
+
+class DuckDbSink:
+    """A table in a DuckDB file."""
+
+    def __init__(self, path: Path, table: str) -> None:
+        self._path = path
+        self._table = '"' + table.replace('"', '""') + '"'
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        """Replace the trigger's rows in one transaction."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with duckdb.connect(str(self._path)) as database:
+            database.register("release", release)
+            database.execute("BEGIN")
+            database.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._table} AS FROM release WHERE false"
+            )
+            database.execute(f"DELETE FROM {self._table} WHERE trigger = ?", [trigger])  # noqa: S608
+            database.execute(f"INSERT INTO {self._table} FROM release")
+            database.execute("COMMIT")
+
+
+class Collected:
+    """Keeps releases in memory, for the Python interface."""
+
+    def __init__(self) -> None:
+        self.releases: list[pa.Table] = []
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        """Remember a release."""
+        self.releases.append(release)
+
+
+def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
+    """The sink of a CREATE SINK."""
+    path = folder / str(options.get("path", name))
+    match options.get("connector"):
+        case "parquet":
+            return FileSink(path, "parquet")
+        case "jsonl":
+            return FileSink(path, "jsonl")
+        case "stdout":
+            return StandardOutput()
+        case "duckdb":
+            return DuckDbSink(path, str(options.get("table", name)))
+        case "python":
+            return Collected()
+    raise PlanError(
+        f"The sink {name} has the connector {options.get('connector')!r}. Use parquet, jsonl,"
+        " stdout, duckdb or python."
+    )
+
+
+def parquet(release: pa.Table) -> bytes:
+    """The release as a Parquet file."""
+    buffer = io.BytesIO()
+    pq.write_table(release, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def json_lines(release: pa.Table) -> bytes:
+    """The release as JSON, a row a line."""
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        database.register("release", release)
+        lines = database.execute("SELECT to_json(release) FROM release").fetchall()
+    return "".join(f"{line}\n" for (line,) in lines).encode()

@@ -1,0 +1,228 @@
+"""The journal: a pipeline that restarts at every trigger, crashes anywhere, and finds damage."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.errors import StateError
+from dpsqlp.plan import Plan
+from dpsqlp.state import journal as journal_module
+from dpsqlp.state.journal import Intent, Journal
+from dpsqlp.state.storage import LocalStorage, Storage
+from dpsqlp.trigger import Pipeline
+from plans import COUNT, SECRET, make_batch, make_plan
+from reference.streams import Stream, micro_batch, rows_of, run_core, streams
+from state.disks import Crash, FakeDisk
+
+ROOT = Path("/state")
+
+
+@pytest.fixture(autouse=True)
+def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots come often enough to be seen."""
+    monkeypatch.setattr(journal_module, "_SNAPSHOT_BYTES", 300)
+    monkeypatch.setattr(journal_module, "_SNAPSHOT_FILES", 4)
+
+
+def run_to_end(
+    plan: Plan, batches: list[Any], first: int, storage: Storage, emit: Callable[..., None]
+) -> None:
+    """What an engine does, from whatever state it finds."""
+    pipeline = Pipeline(plan, SECRET)
+    journal = Journal(storage, pipeline, SECRET, 2)
+    state = journal.load()
+    if journal.manifest.trigger is not None:
+        emit(journal.manifest.trigger, journal.release())
+    begin = first if state.trigger is None else state.trigger + 1
+    for trigger in range(begin, first + len(batches)):
+        intent = journal.pending()
+        assert intent is None or intent.trigger == trigger
+        journal.intend(Intent(trigger, {"batch": trigger - first}))
+        step = pipeline.step(state, batches[trigger - first], trigger)
+        journal.commit(state, step, repr(rows_of(step.releases)).encode(), {"after": trigger})
+        emit(trigger, journal.release())
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(stream=streams(), shards=st.sampled_from([1, 3]))
+def test_a_restart_at_every_trigger_changes_nothing(stream: Stream, shards: int) -> None:
+    """State, noise and predictions continue from the journal as if nothing had happened."""
+    storage = LocalStorage(ROOT, FakeDisk())
+    released = []
+    for trigger, rows in enumerate(stream.batches, stream.first):
+        pipeline = Pipeline(stream.plan, SECRET)
+        journal = Journal(storage, pipeline, SECRET, shards)
+        state = journal.load()
+        step = pipeline.step(state, micro_batch(stream.plan, rows), trigger)
+        journal.commit(state, step, b"", None)
+        released.append(rows_of(step.releases))
+    assert released == run_core(stream, shards)
+
+
+def example(release: str) -> tuple[Plan, list[Any]]:
+    plan = make_plan(
+        4,
+        release=release,
+        stride=2,
+        caps=(14, 2, 9),
+        threshold=2,
+        sigma=0.8,
+        processes=[COUNT],  # type: ignore[arg-type]
+    )
+    batches = [
+        make_batch([(unit, key, trigger // 2, unit) for unit in range(6) for key in range(3)])
+        for trigger in range(5)
+    ]
+    return plan, batches
+
+
+@pytest.mark.parametrize("release", ["every_trigger", "threshold"])
+def test_a_crash_between_any_two_steps_changes_nothing(release: str) -> None:
+    """Crash at every write, sync, rename and delete; restart; the sinks got the same bytes."""
+    plan, batches = example(release)
+    expected: dict[int, bytes] = {}
+    whole = FakeDisk()
+    run_to_end(plan, batches, 1, LocalStorage(ROOT, whole), expected.__setitem__)
+    assert any(value != b"[]" for value in expected.values())
+    assert whole.steps > 100
+    for crash_at in range(1, whole.steps + 1):
+        disk, published = FakeDisk(), {}
+
+        def emit(trigger: int, data: bytes, published: dict[int, bytes] = published) -> None:
+            assert published.setdefault(trigger, data) == data
+
+        disk.crash_at = crash_at
+        for _ in itertools.count():
+            try:
+                run_to_end(plan, batches, 1, LocalStorage(ROOT, disk), emit)
+                break
+            except Crash:
+                disk.crash()
+        assert published == expected, f"crash at step {crash_at}"
+
+
+def test_a_full_disk_loses_nothing() -> None:
+    """The run stops with an error that says so, and goes on when there is room."""
+    plan, batches = example("every_trigger")
+    expected: dict[int, bytes] = {}
+    whole = FakeDisk()
+    run_to_end(plan, batches, 1, LocalStorage(ROOT, whole), expected.__setitem__)
+    for room in range(0, whole.written, 397):
+        disk, published = FakeDisk(), {}
+        disk.room = room
+        storage = LocalStorage(ROOT, disk)
+        with pytest.raises(StateError, match="No space left"):
+            run_to_end(plan, batches, 1, storage, published.__setitem__)
+        disk.room = None
+        run_to_end(plan, batches, 1, storage, published.__setitem__)
+        assert published == expected
+
+
+def committed(batches: int = 3) -> FakeDisk:
+    plan, arrived = example("every_trigger")
+    disk = FakeDisk()
+    run_to_end(plan, arrived[:batches], 1, LocalStorage(ROOT, disk), lambda *_: None)
+    return disk
+
+
+def reopen(disk: FakeDisk, plan: Plan | None = None, secret: Secret = SECRET) -> None:
+    plan = plan or example("every_trigger")[0]
+    journal = Journal(LocalStorage(ROOT, disk), Pipeline(plan, secret), secret, 2)
+    journal.load()
+    journal.pending()
+    journal.release()
+
+
+def test_torn_flipped_and_missing_files_are_refused() -> None:
+    """Whatever file of the state is damaged, opening it says which and what to do."""
+    names = [path for path in committed().contents if path.name != "lock"]
+    assert len(names) >= 6
+    for path in names:
+        for damage in ("flip", "tear", "remove"):
+            disk = committed()
+            data = disk.contents[path]
+            if damage == "flip":
+                middle = len(data) // 2
+                flipped = data[middle] ^ 1
+                disk.contents[path] = data[:middle] + bytes([flipped]) + data[middle + 1 :]
+            elif damage == "tear":
+                disk.contents[path] = data[: len(data) // 2]
+            elif path.name in ("manifest.json", "intent.json"):
+                continue
+            else:
+                del disk.contents[path]
+            with pytest.raises(StateError, match=r"damaged|missing"):
+                reopen(disk)
+
+
+def test_another_secret_plan_or_instance_is_refused() -> None:
+    """Equal noise on other data would show the difference, so nothing is run."""
+    plan, _ = example("every_trigger")
+    with pytest.raises(StateError, match="secret"):
+        reopen(committed(), secret=Secret(bytes(32), SECRET.instance))
+    with pytest.raises(StateError, match="secret"):
+        reopen(committed(), secret=Secret(SECRET.key, bytes(16)))
+    with pytest.raises(StateError, match="query"):
+        reopen(committed(), replace(plan, query="other"))
+
+
+def test_a_foreign_intent_stops_the_run() -> None:
+    """Another pipeline that wrote its intent here would have used this one's noise."""
+    disk, other = committed(2), committed(2)
+    plan = replace(example("every_trigger")[0], query="other")
+    storage = LocalStorage(ROOT, FakeDisk())
+    Journal(storage, Pipeline(plan, SECRET), SECRET, 2).intend(Intent(9, None))
+    foreign = storage.get("intent.json")
+    assert foreign is not None
+    disk.contents[ROOT / "intent.json"] = foreign
+    with pytest.raises(StateError, match="another pipeline"):
+        reopen(disk)
+    reopen(other)
+
+
+def test_closed_windows_leave_nothing_behind() -> None:
+    """Their files are deleted with the trigger that closes them."""
+    disk = committed(5)
+    kept = {path.parts[3] for path in disk.contents if path.parts[2] == "keys"}
+    assert kept == {"1", "2"}
+
+
+def test_unreleased_key_texts_are_not_readable_at_rest() -> None:
+    """No file holds a key's bytes in the clear."""
+    plan = replace(make_plan(4, threshold=100), key_kinds=("text",))
+    batch = make_batch([(1, 1, 0, 0)])
+    import pyarrow as pa
+
+    batch = replace(batch, key=(pa.array(["a-very-private-key"]),))
+    disk = FakeDisk()
+    run_to_end(plan, [batch], 1, LocalStorage(ROOT, disk), lambda *_: None)
+    assert not any(b"very-private" in data for data in disk.contents.values())
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    """A second process is kept out while the first holds the state."""
+    storage = LocalStorage(tmp_path)
+    with storage.lock(), pytest.raises(StateError, match="Another process"), storage.lock():
+        pass
+
+
+def test_a_local_folder_is_a_storage(tmp_path: Path) -> None:
+    """Put, get, list and delete on the real disk."""
+    storage = LocalStorage(tmp_path / "deep" / "folder")
+    storage.put("a/b/c", [b"one", memoryview(b"two")])
+    storage.put("a/b/c", [b"three"])
+    storage.put("d", [b""])
+    assert (storage.get("a/b/c"), storage.get("d"), storage.get("e")) == (b"three", b"", None)
+    assert storage.list() == ["a/b/c", "d"]
+    storage.delete("d")
+    storage.delete("d")
+    assert storage.list() == ["a/b/c"]
