@@ -165,7 +165,7 @@ class LocalEngine:
         if self.query.window is None:
             columns["window_start"] = columns["window_end"] = pa.nulls(rows, pa.timestamp("us"))
         else:
-            start = releases.window * (self.plan.windows.stride * self.query.emit.interval_us)
+            start = releases.window * self.query.window.hop_us
             columns["window_start"] = pa.array(start, pa.timestamp("us"))
             columns["window_end"] = pa.array(start + self.query.window.size_us, pa.timestamp("us"))
         columns["trigger"] = pa.array(np.full(rows, releases.trigger))

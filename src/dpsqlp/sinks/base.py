@@ -61,7 +61,7 @@ class DuckDbSink:
             database.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._table} AS FROM release WHERE false"
             )
-            database.execute(f"DELETE FROM {self._table} WHERE trigger = ?", [trigger])  # noqa: S608
+            database.execute(f"DELETE FROM {self._table} WHERE trigger = ?", [trigger])
             database.execute(f"INSERT INTO {self._table} FROM release")
             database.execute("COMMIT")
 
