@@ -6,6 +6,7 @@ p(x) ~ (x + 1000)^-1.4. Records are spread uniformly over the day.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def write_day(folder: Path, units: int, keys: int, files: int, seed: int = 1) ->
     unit = np.repeat(np.arange(units), records_per_unit)
     dice.shuffle(unit)
     edges = np.linspace(0, len(unit), files + 1).astype(int)
-    for number, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (begin, end) in enumerate(pairwise(edges)):
         span = DAY_US / files
         times = np.sort(dice.random(end - begin)) * span + number * span
         table = pa.table(

@@ -1,7 +1,8 @@
 """A shard table in memory: fixed-width rows and an index from 128-bit id to row.
 
-Rows are one structured array, so that a look-up touches one or two cache lines. The index is linear probing over 64-bit slots: the row number plus one
-in the low half (0 is empty, whatever the id), 32 bits of the id in the high half.
+Rows are one structured array, so that a look-up touches one or two cache lines. The index is linear
+probing over 64-bit slots: the row number plus one in the low half (0 is empty, whatever the id), 32
+bits of the id in the high half.
 Rows are never removed: a table is dropped whole when its window or period closes.
 """
 
