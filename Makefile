@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test check unit mutants bench clean help
+.PHONY: test check unit demo mutants bench clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -25,6 +25,9 @@ check: $(STAMP) ## Formatting, lint, types, import directions
 
 unit: $(STAMP) ## The tests alone
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+demo: $(STAMP) ## A day of page views as a live private table, beside the truth
+	$(BIN)/dpsqlp demo
 
 mutants: $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
 	$(BIN)/python tests/mutants/run.py

@@ -96,7 +96,7 @@ def test_squares_are_of_clamped_values() -> None:
     connection.execute(
         "CREATE TABLE s AS SELECT 'u' AS unit, 1 AS a, CAST(b AS DOUBLE) AS b, 'k' AS c,"
         " TIMESTAMP '2024-01-01' AS ts, true AS e"
-        " FROM (VALUES (-100), (3), (100), ('nan'), ('-inf'), (NULL)) AS t(b)"
+        " FROM (VALUES ('-100'), ('3'), ('100'), ('nan'), ('-inf'), (NULL)) AS t(b)"
     )
     rows = connection.sql(f"SELECT value_1 FROM ({compiled.row_sql})").fetchall()
     assert [value for (value,) in rows] == [25.0, 9.0, 100.0, None, 25.0, None]

@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from dpsqlp.engines.clock import Clock, Schedule, SystemClock
 from dpsqlp.engines.pipeline import open_pipeline
+from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.decode import decode
-from dpsqlp.errors import SourceError
+from dpsqlp.errors import SourceError, StateError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources.base import Source
+from dpsqlp.sources.base import Source, sweep_spools
 from dpsqlp.sql import connect, standard_deviations
 from dpsqlp.sql.query import Query
 from dpsqlp.stages.batch import MicroBatch
@@ -58,28 +59,34 @@ class LocalEngine:
         threads: int = 2,
     ) -> None:
         """Open the state, or begin one; give the sink the last release again."""
-        self._exit = ExitStack()
-        self._exit.enter_context(storage.lock())
-        self.query, self.source, self.sink = query, source, sink
-        self.clock = clock or SystemClock()
-        self._threads = self._exit.enter_context(ThreadPoolExecutor(threads))
-        self._reader = self._exit.enter_context(ThreadPoolExecutor(1))
-        tables = {table.name: table.rows for table in query.public_tables}
-        config = {"threads": threads, "memory_limit": DATABASE_MEMORY}
-        self._database = self._exit.enter_context(connect(tables, config, source.folders()))
-        self._reading = self._database.cursor()
-        created = open_pipeline(storage, query, key, self.clock.now(), threads)
-        self.plan = created.plan
-        self.schedule = Schedule.of(query, created.plan.triggers, created.created)
-        self.core = Pipeline(created.plan, created.secret)
-        self.journal = Journal(storage, self.core, created.secret, created.shards)
-        self.state = self.journal.load(self._threads.map)
-        self._deviations = standard_deviations(self.plan)
-        self._key_types = arrow_types(query.key_types)
-        self._ahead: tuple[Any, Future[MicroBatch]] | None = None
-        release = self.journal.release()
-        if release is not None:
-            self._publish(release)
+        with ExitStack() as stack:  # a state that cannot be opened is let go of
+            stack.enter_context(storage.lock())
+            self.query, self.source, self.sink = query, source, sink
+            self.clock = clock or SystemClock()
+            self._threads = stack.enter_context(ThreadPoolExecutor(threads))
+            self._reader = stack.enter_context(ThreadPoolExecutor(1))
+            tables = {table.name: table.rows for table in query.public_tables}
+            config = {"threads": threads, "memory_limit": DATABASE_MEMORY}
+            # Two databases: a cursor has neither the public tables nor the time zone.
+            self._reading = stack.enter_context(connect(tables, config, source.folders()))
+            self._database = stack.enter_context(connect(config=config))
+            created = open_pipeline(storage, query, key, self.clock.now(), threads)
+            self.plan = created.plan
+            self.schedule = Schedule.of(query, created.plan.triggers, created.created)
+            self.core = Pipeline(created.plan, created.secret)
+            self.journal = Journal(storage, self.core, created.secret, created.shards)
+            self.state = self.journal.load(self._threads.map)
+            pending = self._pending()
+            sweep_spools(storage, None if pending is None else pending.records)
+            self._deviations = standard_deviations(self.plan)
+            self._key_types = arrow_types(query.key_types)
+            self._ahead: tuple[Any, Future[MicroBatch]] | None = None
+            self._unfinished = False
+            self.records = 0  # read so far: for the operator alone, never published
+            release = self.journal.release()
+            if release is not None:
+                self._publish(release)
+            self._exit = stack.pop_all()
 
     def close(self) -> None:
         """Let go of the state."""
@@ -106,23 +113,43 @@ class LocalEngine:
 
     def step(self) -> Progress:
         """Run the next trigger."""
+        if self._unfinished:
+            raise StateError(
+                "The trigger before did not finish. Open the pipeline again: it goes on from what"
+                " is on disk, and nothing is lost."
+            )
         trigger = self.next_trigger
-        intent = self.journal.pending()
-        if intent is None or intent.trigger != trigger:
+        intent = self._pending()
+        if intent is None:
             intent = Intent(trigger, self._take(trigger))
             self.journal.intend(intent)
         batch = self._batch(intent.records)
+        self.records += len(batch.window)
         if self.schedule.on_event_time and trigger != self.schedule.last:
             following = self._take(trigger + 1)
             self._ahead = (following, self._reader.submit(self._read, following))
 
+        self._unfinished = True  # what is in memory is ahead of the disk, then of the sink
         step = self.core.step(self.state, batch, trigger, self._threads.map)
         release = serialise(self._release(step.releases))
         position = self.source.after(self._position, intent.records)
         self.journal.commit(self.state, step, release, position, self._threads.map)
         rows = self._publish(release)
+        self._unfinished = False
         self.source.forget(intent.records)
         return Progress(trigger, self.schedule.last, rows)
+
+    def _pending(self) -> Intent | None:
+        """The intent of the next trigger. One further on means that the state lost triggers."""
+        intent = self.journal.pending()
+        if intent is not None and intent.trigger != self.next_trigger:
+            raise StateError(
+                f"The state ends before trigger {self.next_trigger}, and trigger {intent.trigger}"
+                " has begun: manifest.json is missing or older than what was published. Restore"
+                " the whole folder from a copy made since the last trigger, or begin a new"
+                " pipeline, which spends again."
+            )
+        return intent
 
     @property
     def _position(self) -> Any:
@@ -145,12 +172,27 @@ class LocalEngine:
 
     def _read(self, records: Any) -> MicroBatch:
         """Run the row query over a range, in the reading thread."""
-        self.source.read(records, self._reading)
         query = self.query.row_sql
         if records is not None and self.schedule.on_event_time:
             low, high = records["span"]
             query = f"FROM ({query}) WHERE timestamp_us >= {low} AND timestamp_us < {high}"
-        return micro_batch(bounded_table(self._reading.sql(query)))
+        try:
+            self.source.read(records, self._reading)
+            return micro_batch(bounded_table(self._reading.sql(query)))
+        except (duckdb.BinderException, duckdb.IOException) as error:
+            # These name columns and files. Other texts of the database may hold a record.
+            raise SourceError(f"The records cannot be read: {error}") from None
+        except duckdb.Error as error:
+            raise SourceError(
+                f"The records cannot be read ({type(error).__name__}). Check that the source's"
+                " columns and types are those of the data. The trigger has not run."
+            ) from None
+
+    def empty_release(self) -> pa.Table:
+        """A release without rows."""
+        none = np.empty(0, np.int64)
+        values = np.empty((0, len(self.plan.calibration.processes)), np.int64)
+        return self._release(Releases(0, none, none, Encoded.from_list(()), values))
 
     def _release(self, releases: Releases) -> pa.Table:
         """The released rows, after HAVING, ORDER BY and LIMIT."""

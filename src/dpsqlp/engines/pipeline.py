@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+import tempfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpsqlp.engines.clock import Schedule
 from dpsqlp.entropy.secret import SECRET_BYTES, Secret
 from dpsqlp.errors import SecretError, StateError
 from dpsqlp.plan import Plan
 from dpsqlp.sql.plan import make_plan
 from dpsqlp.sql.query import Query
 from dpsqlp.state.sealed import seal, unseal
-from dpsqlp.state.storage import Storage
+from dpsqlp.state.storage import TEMPORARY, Storage
 
 SECRET_VARIABLE = "DPSQLP_SECRET"  # noqa: S105  its name
 _NAME = "pipeline.json"
@@ -43,13 +45,28 @@ def open_pipeline(storage: Storage, query: Query, key: bytes, now: int, shards: 
             )
         secret = Secret(key, bytes.fromhex(body["instance"]))
         return Created(plan, secret, body["created"], body["shards"])
+    if any(not name.endswith(TEMPORARY) for name in storage.list()):
+        raise StateError(
+            f"The state file {_NAME} is missing, and others are there. Nothing was changed. Restore"
+            " the whole folder from a copy made since the last trigger, or begin a new pipeline in"
+            " an empty one, which spends again."
+        )
     plan = make_plan(query)
+    schedule = Schedule.of(query, plan.triggers, now)
     secret = Secret(key, Secret.new().instance)
     body = {
         "plan": plan.describe(),
         "instance": secret.instance.hex(),
         "created": now,
         "shards": shards,
+        "public": {
+            "source": query.source.name,
+            "unit": query.unit_names,
+            "period_us": query.period_us,
+            "size_us": None if query.window is None else query.window.size_us,
+            "hop_us": None if query.window is None else query.window.hop_us,
+            "schedule": asdict(schedule),
+        },
     }
     storage.put(_NAME, [seal(body)])
     return Created(plan, secret, now, shards)
@@ -82,13 +99,23 @@ def load_secret(path: Path, storage_is_new: bool) -> bytes:
 
 
 def _make_secret(path: Path) -> bytes:
+    """A new secret, whole and durable before anything is made with it."""
     key = Secret.new().key
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(key.hex() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=TEMPORARY, dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(key.hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)  # unlike a rename, never in place of another
+    finally:
+        os.unlink(temporary)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
     return key
 
 

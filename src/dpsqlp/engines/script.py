@@ -7,7 +7,7 @@ from pathlib import Path
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.pipeline import load_secret
-from dpsqlp.errors import PlanError
+from dpsqlp.errors import PlanError, SecretError
 from dpsqlp.sinks.base import Sink, make_sink
 from dpsqlp.sources.base import Source
 from dpsqlp.sources.files import FileSource
@@ -28,9 +28,14 @@ def open_engine(
 ) -> LocalEngine:
     """The engine of one sink. Relative paths in the script start at `folder`."""
     storage = LocalStorage(state / sink.name)
-    key = load_secret(secret, storage_is_new=not storage.list())
-    source = make_source(sink.query, storage, folder)
     target = output or make_sink(sink.name, sink.options, folder)
+    source = make_source(sink.query, storage, folder)
+    if secret.resolve().is_relative_to(state.resolve()):
+        raise SecretError(
+            f"The secret {secret} would lie inside the state {state}; whoever has both sees through"
+            " the noise. Keep it elsewhere."
+        )
+    key = load_secret(secret, storage_is_new=not storage.list())
     return LocalEngine(sink.query, storage, key, source, target, clock=clock, threads=threads)
 
 
@@ -38,7 +43,7 @@ def make_source(query: Query, storage: Storage, folder: Path) -> Source:
     """The source of a query."""
     match query.source.connector:
         case "files":
-            return FileSource(query.source, getattr(query, "event_column", "ts"), folder)
+            return FileSource(query.source, getattr(query, "event_column", None), folder)
         case "stdin":
             return StandardInput(query.source, storage)
         case "python":

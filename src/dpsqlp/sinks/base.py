@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.errors import PlanError
+from dpsqlp.errors import PlanError, StateError
 from dpsqlp.state.storage import LocalStorage
 
 
@@ -50,20 +50,28 @@ class DuckDbSink:
 
     def __init__(self, path: Path, table: str) -> None:
         self._path = path
-        self._table = '"' + table.replace('"', '""') + '"'
+        self._table = _quoted(table)
+        self._rows = f"{table} rows"  # a name of its own beside the table's
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Replace the trigger's rows in one transaction."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with duckdb.connect(str(self._path)) as database:
-            database.register("release", release)
-            database.execute("BEGIN")
-            database.execute(
-                f"CREATE TABLE IF NOT EXISTS {self._table} AS FROM release WHERE false"
-            )
-            database.execute(f"DELETE FROM {self._table} WHERE trigger = ?", [trigger])
-            database.execute(f"INSERT INTO {self._table} FROM release")
-            database.execute("COMMIT")
+        rows = _quoted(self._rows)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with duckdb.connect(str(self._path)) as database:
+                database.register(self._rows, release)
+                database.execute("BEGIN")
+                database.execute(
+                    f"CREATE TABLE IF NOT EXISTS {self._table} AS FROM {rows} WHERE false"
+                )
+                database.execute(f"DELETE FROM {self._table} WHERE trigger = ?", [trigger])
+                database.execute(f"INSERT INTO {self._table} FROM {rows}")
+                database.execute("COMMIT")
+        except (duckdb.Error, OSError) as error:
+            raise StateError(
+                f"{self._path} could not be written: {error}. The release is kept. Close other"
+                " programs that have the file open, or repair it, then run again."
+            ) from error
 
 
 class Collected:
@@ -71,10 +79,14 @@ class Collected:
 
     def __init__(self) -> None:
         self.releases: list[pa.Table] = []
+        self._trigger: int | None = None  # of the last one
 
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Remember a release."""
+        """Remember a release, in place of an earlier one of this trigger."""
+        if trigger == self._trigger:
+            self.releases.pop()
         self.releases.append(release)
+        self._trigger = trigger
 
 
 def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
@@ -109,5 +121,14 @@ def json_lines(release: pa.Table) -> bytes:
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         database.register("release", release)
-        lines = database.execute("SELECT to_json(release) FROM release").fetchall()
+        columns = ", ".join(f"{_text(name)}, {_quoted(name)}" for name in release.column_names)
+        lines = database.execute(f"SELECT json_object({columns}) FROM release").fetchall()
     return "".join(f"{line}\n" for (line,) in lines).encode()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

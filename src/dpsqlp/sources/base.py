@@ -2,16 +2,21 @@
 
 Privacy contract: a source hands out records by the clock alone. `take` may not count records, look
 at their timestamps, or stop early; what it returns describes an exact range, is made durable as
-the trigger's intent, and reads the same records when it is read again.
+the trigger's intent, and reads the same records when it is read again. A value that cannot be read
+as its column's type is null, never an error.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import duckdb
 
 from dpsqlp.state.storage import Storage
+
+_SPOOL = "spool/"
 
 
 class Source(Protocol):
@@ -38,6 +43,35 @@ class Source(Protocol):
 
 def spool(storage: Storage, trigger: int, suffix: str, data: bytes) -> dict[str, Any]:
     """Keep records that cannot be read twice; returns their range."""
-    name = f"spool/{trigger}.{suffix}"
+    name = f"{_SPOOL}{trigger}.{suffix}"
     storage.put(name, [data])
     return {"spool": name}
+
+
+def sweep_spools(storage: Storage, pending: Any) -> None:
+    """Delete the spools that a crash left, except that of a range still to be read."""
+    kept = pending.get("spool") if isinstance(pending, dict) else None
+    for name in storage.list():
+        if name.startswith(_SPOOL) and name != kept:
+            storage.delete(name)
+
+
+def quoted(name: str) -> str:
+    """A quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """A text literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def try_cast(columns: Sequence[tuple[str, str]], value: Callable[[str], str]) -> str:
+    """A select list of the source's columns, null where a value has another type."""
+    return ", ".join(f"TRY_CAST({value(n)} AS {kind}) AS {quoted(n)}" for n, kind in columns)
+
+
+def json_columns(columns: Sequence[tuple[str, str]]) -> str:
+    """The same from the JSON objects in a column `line`; lines that are none are all null."""
+    structure = text(json.dumps(dict(columns)))
+    return f"unnest(json_transform(TRY_CAST(line AS JSON), {structure}))"

@@ -1,44 +1,63 @@
-"""Parquet, CSV and JSON Lines files: a fixed set, or a folder that grows.
+"""Parquet, CSV and JSON Lines files: a fixed set, or a folder that grows (`follow = true`).
 
-A file must be complete when it appears under its name (write elsewhere, then rename). Names that
-begin with a dot or underscore are passed over. A file that changes after it was taken is refused.
+A file must be complete when it appears under its name (write elsewhere, then rename). Names and
+folders that begin with a dot or underscore, and names that end like a half-written file, are passed
+over. A file that cannot be used is refused before a trigger takes it; one that changes after it was
+taken is refused too.
+
+Privacy contract: each line, and each row of a Parquet file, is read by itself. What cannot be read
+is null; nothing is guessed from the contents of a file, and no record can hide another or stop a
+run. That is why CSV has a comma (a tab in .tsv), double quotes, a first line with the names, and no
+line breaks within quotes: there, one unit's quote could swallow the rows of others.
 """
 
 from __future__ import annotations
 
-from glob import glob, has_magic
-from itertools import takewhile
+import csv
+from glob import escape, glob, has_magic
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
+from dpsqlp.sources.base import json_columns, quoted, try_cast
+from dpsqlp.sources.base import text as _text
 from dpsqlp.sql.query import SourceDef
 
-_READERS = {
-    ".parquet": "read_parquet({files})",
-    ".csv": "read_csv({files}, columns = {columns}, ignore_errors = true{extra})",
-    ".jsonl": "read_json({files}, columns = {columns}, format = 'newline_delimited',"
-    " ignore_errors = true)",
-}
-_READERS[".json"] = _READERS[".ndjson"] = _READERS[".jsonl"]
-_READERS[".tsv"] = _READERS[".csv"]
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_JSON = (".json", ".jsonl", ".ndjson")
+_SUFFIXES = (".parquet", *_DELIMITERS, *_JSON)
+_HALF_WRITTEN = (".tmp", ".part", ".partial", ".writing", ".inprogress")
+# Lines as they are: a line that is too long or no UTF-8 is left out, one with chr(1) is cut there.
+_LINES = (
+    "read_csv({files}, columns = {{'line': 'VARCHAR'}}, auto_detect = false, delim = '\x01',"
+    " quote = '', escape = '', header = {header}, ignore_errors = true, strict_mode = false)"
+)
+Shape = tuple[str, tuple[str, ...]]  # suffix, and what tells one layout from another
+File = tuple[str, int, int]  # name, size, time of change
 
 
 class FileSource:
     """Files matched by the pattern `path`."""
 
     def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
+        """`timestamp` is the column that is the event time, if it is one of the source's own."""
         self._source = source
         self._timestamp = timestamp
-        self._pattern = str(folder.resolve() / str(source.options["path"]))
+        self._follow = bool(source.options.get("follow", False))
+        path = Path(str(source.options["path"]))
+        plain = takewhile(lambda part: not has_magic(part), path.parts)
+        self._base = folder.resolve().joinpath(*plain)
+        self._pattern = str(path if path.is_absolute() else escape(str(folder.resolve())) / path)
+        self._shapes: dict[File, Shape] = {}
 
     def folders(self) -> list[str]:
         """The folder above the first wildcard of the pattern."""
-        plain = takewhile(lambda part: not has_magic(part), Path(self._pattern).parts)
-        folder = Path(*plain)
-        return [str(folder if folder.is_dir() else folder.parent)]
+        return [str(self._base if self._base.is_dir() else self._base.parent)]
 
     def begin(self) -> Any:
         """No file has been taken; on event time all of them are, now and for good."""
@@ -47,10 +66,10 @@ class FileSource:
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """New files, or the event-time span of the files there were at the first trigger."""
         if span is not None:
-            files = position.get("files") or _found(self._pattern)
+            files = position["files"] if "files" in position else self._found(set())
             return {"files": files, "span": list(span)}
         taken = set(position["taken"])
-        return {"files": [file for file in _found(self._pattern) if file[0] not in taken]}
+        return {"files": [] if taken and not self._follow else self._found(taken)}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
@@ -62,56 +81,97 @@ class FileSource:
 
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
-        files = [] if records is None else records["files"]
-        for name, size, modified in files:
-            _check_unchanged(name, size, modified)
+        files: list[File] = [] if records is None else [tuple(file) for file in records["files"]]
+        for file in files:
+            _check_unchanged(file)
+        rows = " UNION ALL ".join(self._relations(files))
         where = ""
         if records is not None and "span" in records and self._timestamp is not None:
             low, high = (f"make_timestamp({int(edge)})" for edge in records["span"])
-            where = (
-                f"WHERE {_quoted(self._timestamp)} >= {low} AND {_quoted(self._timestamp)} < {high}"
-            )
-        columns = ", ".join(
-            f"{_quoted(name)}::{kind} AS {_quoted(name)}" for name, kind in self._source.columns
-        )
-        relation = self._relation([file[0] for file in files])
+            column = quoted(self._timestamp)
+            where = f" WHERE {column} >= {low} AND {column} < {high}"
         database.execute(
-            f"CREATE OR REPLACE TEMP VIEW {_quoted(self._source.name)} AS"
-            f" SELECT {columns} FROM {relation} {where}"
+            f"CREATE OR REPLACE TEMP VIEW {quoted(self._source.name)} AS FROM ({rows}){where}"
         )
 
     def forget(self, records: Any) -> None:
         """Files stay where they are."""
 
-    def _relation(self, names: list[str]) -> str:
-        if not names:
-            nulls = ", ".join(
-                f"NULL::{kind} AS {_quoted(name)}" for name, kind in self._source.columns
-            )
-            return f"(SELECT {nulls} WHERE false)"
-        suffix = Path(names[0]).suffix
-        if suffix not in _READERS:
-            raise SourceError(
-                f"Files that end in {suffix!r} cannot be read. Use one of"
-                f" {', '.join(sorted(_READERS))}."
-            )
-        return _READERS[suffix].format(
-            files=_literal(names),
-            columns="{"
-            + ", ".join(f"{_text(n)}: {_text(k)}" for n, k in self._source.columns)
-            + "}",
-            extra=", delim = '\t'" if suffix == ".tsv" else "",
-        )
+    def _found(self, taken: set[str]) -> list[list[Any]]:
+        """Name, size and time of change of the files there are, by name."""
+        found = []
+        for path in sorted(Path(name) for name in glob(self._pattern, recursive=True)):
+            below = path.relative_to(self._base).parts
+            passed_over = any(part[0] in "._" for part in below) or path.suffix in _HALF_WRITTEN
+            if passed_over or str(path) in taken or not path.is_file():
+                continue
+            status = path.stat()
+            file = (str(path), status.st_size, status.st_mtime_ns)
+            self._shape(file)
+            found.append(list(file))
+        return found
+
+    def _shape(self, file: File) -> Shape:
+        """How to read a file; refused, before it is taken, if it lacks a column."""
+        if file not in self._shapes:
+            shape, names = _look(Path(file[0]))
+            known = {name.lower() for name in names or ()}
+            missing = [name for name, _ in self._source.columns if name.lower() not in known]
+            if names is not None and missing:
+                raise _unusable(file[0], f"lacks the columns {missing} of the source")
+            self._shapes[file] = shape
+        return self._shapes[file]
+
+    def _relations(self, files: list[File]) -> list[str]:
+        """A relation of the source's columns for each layout, so that none decides for another."""
+        columns = self._source.columns
+        relations = [f"SELECT {try_cast(columns, lambda _: 'NULL')} WHERE false"]
+        in_order = sorted(files, key=lambda file: (self._shape(file), file))
+        for (suffix, names), members in groupby(in_order, key=self._shape):
+            listed = ", ".join(_text(escape(file[0])) for file in members)
+            if suffix == ".parquet":
+                rows = f"read_parquet([{listed}], hive_partitioning = false)"
+                relations.append(f"SELECT {try_cast(columns, quoted)} FROM {rows}")
+            elif suffix in _JSON:
+                rows = _LINES.format(files=f"[{listed}]", header="false")
+                relations.append(f"SELECT {json_columns(columns)} FROM {rows}")
+            else:
+                places = {name.lower(): place for place, name in reversed([*enumerate(names, 1)])}
+                rows = _LINES.format(files=f"[{listed}]", header="true")
+                fields = f"SELECT {_fields(_DELIMITERS[suffix])} AS fields FROM {rows}"
+                picked = try_cast(columns, lambda name: _field(places[name.lower()]))  # noqa: B023
+                relations.append(f"SELECT {picked} FROM ({fields})")
+        return relations
 
 
-def _found(pattern: str) -> list[list[Any]]:
-    """Name, size and time of change of the files there are, by name."""
-    paths = sorted(Path(name) for name in glob(pattern, recursive=True))
-    files = [path for path in paths if path.is_file() and path.name[0] not in "._"]
-    return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+def _look(path: Path) -> tuple[Shape, list[str] | None]:
+    """A file's layout, and its columns where they are the same for all its rows."""
+    suffix = path.suffix
+    if suffix == ".parquet":
+        try:
+            schema = pq.read_schema(path)
+        except (pa.ArrowException, OSError):
+            raise _unusable(str(path), "is no complete Parquet file") from None
+        return (suffix, tuple(f"{field.name} {field.type}" for field in schema)), schema.names
+    if suffix in _DELIMITERS:
+        with path.open("rb") as file:
+            line = file.readline(1 << 20).decode("utf-8-sig", errors="replace")
+        names = next(csv.reader([line.rstrip("\r\n")], delimiter=_DELIMITERS[suffix]), [])
+        return (suffix, tuple(names)), names
+    if suffix in _JSON:
+        return (suffix, ()), None
+    raise _unusable(str(path), f"ends in none of {', '.join(sorted(_SUFFIXES))}")
 
 
-def _check_unchanged(name: str, size: int, modified: int) -> None:
+def _unusable(name: str, why: str) -> SourceError:
+    return SourceError(
+        f"The file {name} {why}. It has not been taken: write files elsewhere and rename them when"
+        " they are complete, and move this one away or correct it."
+    )
+
+
+def _check_unchanged(file: File) -> None:
+    name, size, modified = file
     try:
         status = Path(name).stat()
     except FileNotFoundError:
@@ -123,13 +183,20 @@ def _check_unchanged(name: str, size: int, modified: int) -> None:
         )
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _fields(delimiter: str) -> str:
+    """The fields of a line of CSV, quotes and all; an unpaired quote is a character."""
+    pattern = f'{delimiter}("(?:[^"]|"")*"|[^{delimiter}]*)'
+    matched = f"regexp_extract_all({_text(delimiter)} || line, {_text(pattern)}, 1)"
+    return (
+        f"CASE WHEN contains(line, '\"') THEN {matched}"
+        f" ELSE string_split(line, {_text(delimiter)}) END"
+    )
 
 
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _literal(names: list[str]) -> str:
-    return "[" + ", ".join(_text(name) for name in names) + "]"
+def _field(place: int) -> str:
+    """A field without its quotes; nothing at all is null."""
+    field = f"fields[{place}]"
+    return (
+        f"CASE WHEN {field} = '' THEN NULL WHEN {field}[1] = '\"' AND {field}[-1] = '\"'"
+        f" AND length({field}) > 1 THEN replace({field}[2:-2], '\"\"', '\"') ELSE {field} END"
+    )

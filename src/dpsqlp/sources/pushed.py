@@ -14,9 +14,11 @@ import duckdb
 import pyarrow as pa
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import spool
+from dpsqlp.sources.base import json_columns, quoted, spool, try_cast
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
+
+_CHUNK_BYTES = 1 << 16
 
 
 class PushedSource:
@@ -28,16 +30,13 @@ class PushedSource:
         self._source = source
         self._storage = storage
         self._waiting: list[pa.Table] = []
-        empty = duckdb.connect().sql(
-            "SELECT "
-            + ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in source.columns)
-            + " WHERE false"
-        )
-        self._schema: pa.Schema = empty.to_arrow_table().schema
+        with duckdb.connect() as database:
+            empty = database.sql(f"SELECT {try_cast(source.columns, lambda _: 'NULL')} WHERE false")
+            self._schema: pa.Schema = empty.to_arrow_table().schema
 
     def push(self, frame: Any) -> None:
         """Hand over records for the next trigger."""
-        self._waiting.append(as_table(frame, self._schema))
+        self._waiting.append(as_table(frame, self._source, self._schema))
 
     def folders(self) -> list[str]:
         """Nothing is read by the database itself."""
@@ -49,12 +48,14 @@ class PushedSource:
 
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """Everything pushed since the last trigger, spooled."""
-        waiting, self._waiting = self._waiting, []
+        count = len(self._waiting)  # more may be pushed meanwhile
         buffer = io.BytesIO()
         with pa.ipc.new_stream(buffer, self._schema) as writer:
-            for table in waiting:
+            for table in self._waiting[:count]:
                 writer.write_table(table)
-        return spool(self._storage, trigger, self.suffix, buffer.getvalue())
+        records = spool(self._storage, trigger, self.suffix, buffer.getvalue())
+        del self._waiting[:count]
+        return records
 
     def after(self, position: Any, records: Any) -> Any:
         """Nothing to remember."""
@@ -95,54 +96,70 @@ class StandardInput(PushedSource):
         self._lines: list[bytes] = []
         self._lock = threading.Lock()
         self.ended = threading.Event()
-        reader = threading.Thread(
-            target=self._read_lines, args=(stream or sys.stdin.buffer,), daemon=True
-        )
-        reader.start()
+        if stream is None:
+            # Unbuffered: a thread that waits inside the buffer's lock breaks the exit of Python.
+            stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+        threading.Thread(target=self._read_lines, args=(stream,), daemon=True).start()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether standard input has ended and all its lines were taken."""
+        return self.ended.is_set() and not self._lines
 
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """The lines that have arrived, spooled."""
         with self._lock:
-            lines, self._lines = self._lines, []
-        return spool(self._storage, trigger, self.suffix, b"".join(lines))
+            records = spool(self._storage, trigger, self.suffix, b"".join(self._lines))
+            self._lines = []
+        return records
 
     def _read_lines(self, stream: IO[bytes]) -> None:
-        for line in stream:
+        rest = b""
+        while chunk := stream.read(_CHUNK_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
             with self._lock:
-                self._lines.append(line if line.endswith(b"\n") else line + b"\n")
+                self._lines += [line + b"\n" for line in lines]
+        with self._lock:
+            self._lines += [rest + b"\n"] if rest else []
         self.ended.set()
 
     def _parse(self, data: bytes) -> pa.Table:
         """Lines that are no JSON, and fields of another type, become nulls, as in a file."""
-        columns = (
-            "{" + ", ".join(f"'{name}': '{kind}'" for name, kind in self._source.columns) + "}"
-        )
-        lines = pa.table({"line": pa.array(data.splitlines(), pa.binary()).cast(pa.string())})
+        lines = [line.decode(errors="replace") for line in data.split(b"\n")]
         with duckdb.connect() as database:
-            database.register("lines", lines)
-            return database.sql(
-                f"SELECT unnest(json_transform(TRY_CAST(line AS JSON), {_text(columns)})) FROM lines"
-            ).to_arrow_table()
+            database.register("lines", pa.table({"line": pa.array(lines, pa.string())}))
+            query = f"SELECT {json_columns(self._source.columns)} FROM lines WHERE line <> ''"
+            return database.sql(query).to_arrow_table().cast(self._schema)
 
 
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-def as_table(frame: Any, schema: pa.Schema) -> pa.Table:
-    """An Arrow table of the source's columns from an Arrow, pandas or Polars object."""
+def arrow_table(frame: Any) -> pa.Table:
+    """An Arrow, pandas or Polars table, or a dictionary of columns, as an Arrow table."""
     if isinstance(frame, pa.RecordBatch):
-        table = pa.Table.from_batches([frame])
-    elif isinstance(frame, pa.Table):
-        table = frame
-    elif hasattr(frame, "__arrow_c_stream__") or isinstance(frame, dict):
-        table = pa.table(frame)
-    else:
+        return pa.Table.from_batches([frame])
+    if isinstance(frame, pa.Table):
+        return frame
+    if not hasattr(frame, "__arrow_c_stream__") and not isinstance(frame, dict):
         raise SourceError(
             f"Records come as Arrow, pandas or Polars tables or as a dictionary of columns; got"
             f" {type(frame).__name__}."
         )
-    missing = [name for name in schema.names if name not in table.column_names]
+    try:
+        return pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError):  # its text may hold a record
+        raise SourceError(
+            "The records are no table: its columns have one length, and each has one type."
+        ) from None
+
+
+def as_table(frame: Any, source: SourceDef, schema: pa.Schema) -> pa.Table:
+    """The source's columns; values of another type than their column's become nulls."""
+    table = arrow_table(frame)
+    known = {name.lower() for name in table.column_names}
+    missing = [name for name in schema.names if name.lower() not in known]
     if missing:
         raise SourceError(f"The records lack the columns {missing} of the source. Add them.")
-    return table.select(schema.names).cast(schema, safe=False)
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        database.register("frame", table)
+        query = f"SELECT {try_cast(source.columns, quoted)} FROM frame"
+        return database.sql(query).to_arrow_table().cast(schema)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from dpsqlp.sql import sink
-from dpsqlp.sql.database import Binder, DatabaseError, freeze, read_public
+from dpsqlp.sql.database import Binder, DatabaseError, freeze, is_type, read_public
 from dpsqlp.sql.dialect import CreatePublicTable, CreateSink, CreateSource, parse_statements
 from dpsqlp.sql.options import read_options
 from dpsqlp.sql.place import Text
@@ -113,12 +113,10 @@ def _source(place: Text, statement: CreateSource) -> SourceDef:
     columns: list[tuple[str, str]] = []
     for column in statement.args["columns"]:
         kind = sql(column.args["kind"])
-        try:
-            Binder({}, {}).types(f"SELECT CAST(NULL AS {kind}) AS x")
-        except DatabaseError:
+        if not is_type(kind):
             raise place.refuse(
                 column, f"There is no type {kind}", "Use DuckDB's types: TEXT, BIGINT, TIMESTAMP."
-            ) from None
+            )
         if column.name.lower() in {name.lower() for name, _ in columns}:
             raise place.refuse(
                 column, f"There are two columns named {column.name}", "Rename one of them."

@@ -15,6 +15,18 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+# Optimisers that only choose columns and joins. The others are off: one takes what occurs twice out
+# of a TRY, where it fails; those that use statistics would couple rows.
+_OPTIMIZERS = {
+    "build_side_probe_side",
+    "column_lifetime",
+    "cte_inlining",
+    "deliminator",
+    "filter_pushdown",
+    "join_order",
+    "unnest_rewriter",
+    "unused_columns",
+}
 # Marked as constant in DuckDB's catalogue, and not.
 _NOT_CONSTANT = {"current_localtime", "current_localtimestamp", "version"}
 _VALUE_FUNCTIONS = {  # functions that are called like columns
@@ -66,7 +78,7 @@ def connect(
     folders: Sequence[str] = (),
 ) -> duckdb.DuckDBPyConnection:
     """A connection for row and release queries: UTC, no network, no extensions, no files but those
-    of a source's folders.
+    of a source's folders, and only optimisers under which TRY holds.
 
     Locked, so give memory limits and threads in `config`. Public tables are registered by name.
     """
@@ -80,6 +92,8 @@ def connect(
         },
     )
     connection.execute("SET TimeZone = 'UTC'")
+    names = {row[0] for row in connection.execute("FROM duckdb_optimizers()").fetchall()}
+    connection.execute("SET disabled_optimizers = ?", [",".join(sorted(names - _OPTIMIZERS))])
     for name, table in (tables or {}).items():
         connection.register(name, table)
     if folders:
@@ -183,6 +197,15 @@ def _error(problem: duckdb.Error) -> DatabaseError:
 @functools.cache
 def _parser() -> duckdb.DuckDBPyConnection:
     return duckdb.connect(":memory:")
+
+
+def is_type(name: str) -> bool:
+    """Whether DuckDB has a type of this name."""
+    try:
+        _parser().execute(f"SELECT CAST(NULL AS {name})")
+    except duckdb.Error:
+        return False
+    return True
 
 
 @functools.cache

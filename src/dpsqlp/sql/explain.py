@@ -167,20 +167,22 @@ def _unit(query: Query) -> str:
 
 def _protected(query: Query) -> str:
     names = query.unit_names
-    if len(names) == 1:
-        text = f"A unit is one value of {names[0]}: all of its rows are protected together."
-    else:
-        listed = f"({', '.join(names)})"
-        text = (
-            f"A unit is one combination of {listed}. Protected is that a {names[0]} occurs with"
-            f" one value of {', '.join(names[1:])}. Not protected as a whole is a {names[0]}: its"
-            " other combinations are units of their own, and what they reveal adds up."
-        )
+    listed = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    what = "one value" if len(names) == 1 else "one combination"
+    text = f"A unit is {what} of {listed}"
     if query.period_us is not None:
         period = duration(query.period_us)
         text += (
-            f" Each {period} (UTC, by the row's own timestamp) is a unit of its own: protected is"
-            f" what a unit does in {period}, not what it does over several of them."
+            f" in one period of {period} (UTC, by the row's own timestamp). Not protected as a"
+            f" whole is what {listed} does over several periods: each is a unit of its own, and"
+            " what they reveal adds up"
+        )
+    text += ". All rows of a unit are protected together."
+    if len(names) > 1:
+        text += (
+            f" Protected is that a {names[0]} occurs with one value of {', '.join(names[1:])}. Not"
+            f" protected as a whole is a {names[0]}: its other combinations are units of their"
+            " own, and what they reveal adds up."
         )
     return text + " Rows without a unit are dropped."
 
@@ -190,23 +192,28 @@ def _time(query: Query, plan: Plan) -> str:
     clock = "event time" if query.emit.on_event_time else "the clock"
     if query.window is None:
         return (
-            f"There is one window for the whole stream, with {plan.triggers} triggers, one every"
+            f"There is one window for the whole stream, with {_triggers(plan)}, one every"
             f" {interval} by {clock}. After the last one the pipeline ends."
         )
     window = f"Windows of {duration(query.window.size_us)}"
     if isinstance(query.window, Hop):
         window += f", one every {duration(query.window.hop_us)}"
-    late = duration(query.emit.lateness_us) if query.emit.lateness_us else "nothing"
+    late = query.emit.lateness_us
+    closing = f"stay open for {duration(late)} after their end" if late else "close at their end"
     counted = (
         " A row that lies in several windows counts as several rows."
         if isinstance(query.window, Hop)
         else ""
     )
     return (
-        f"{window} (UTC) stay open for {late} after their end. A trigger every {interval} by"
-        f" {clock}, with or without rows: {plan.triggers} triggers for each window. Rows outside"
+        f"{window} (UTC) {closing}. A trigger every {interval} by"
+        f" {clock}, with or without rows: {_triggers(plan)} for each window. Rows outside"
         f" the open windows are dropped.{counted}"
     )
+
+
+def _triggers(plan: Plan) -> str:
+    return "1 trigger" if plan.triggers == 1 else f"{plan.triggers} triggers"
 
 
 def _bounding(query: Query, plan: Plan) -> str:

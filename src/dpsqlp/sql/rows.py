@@ -82,7 +82,8 @@ class RowPart:
         self._attach_ctes(scope)
         where = select.args.get("where")
         if where is not None:
-            scope.select.set("where", exp.Where(this=self.condition(where.this, scope)))
+            condition = self._on if select.args.get("joins") else self.condition
+            scope.select.set("where", exp.Where(this=condition(where.this, scope)))
             if not isinstance(select.parent, exp.Exists):  # may refer to the query around it
                 self.expressions.types(scope, [exp.true()], where)
         return scope

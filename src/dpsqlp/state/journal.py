@@ -231,8 +231,17 @@ class Journal:
     def _sweep(self) -> None:
         """Delete what the manifest does not name: leftovers of a crash, closed windows."""
         live = self.manifest.files()
-        for name in self.storage.list():
-            if name.startswith(("units/", "keys/", "releases/")) and name not in live:
+        names = [n for n in self.storage.list() if n.startswith(("units/", "keys/", "releases/"))]
+        if self.manifest.trigger is None:
+            if names and self.storage.get("intent.json") is None:
+                raise StateError(
+                    "The state file manifest.json is missing, and others are there. Nothing was"
+                    " released or changed. Restore the whole folder from a copy made since the"
+                    " last trigger, or begin a new pipeline, which spends again."
+                )
+            return  # the first trigger begins again and overwrites
+        for name in names:
+            if name not in live:
                 self.storage.delete(name)
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from dpsqlp.errors import StateError
 
-_TEMPORARY = ".writing"
+TEMPORARY = ".writing"
 
 
 class Storage(Protocol):
@@ -76,7 +76,7 @@ class LocalStorage:
     def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
         target = self.root / name
-        temporary = target.with_name(target.name + _TEMPORARY)
+        temporary = target.with_name(target.name + TEMPORARY)
         try:
             self._disk.write(temporary, parts)
             self._disk.sync(temporary)
@@ -104,14 +104,15 @@ class LocalStorage:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep out a second writer while the context lasts."""
-        try:
-            with self._disk.lock(self.root / "lock"):
-                yield
-        except BlockingIOError as error:
-            raise StateError(
-                f"Another process is running on the state in {self.root}. One writer at a time:"
-                " stop that one first."
-            ) from error
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._disk.lock(self.root / "lock"))
+            except BlockingIOError as error:
+                raise StateError(
+                    f"Another process is running on the state in {self.root}. One writer at a time:"
+                    " stop that one first."
+                ) from error
+            yield
 
 
 class LocalDisk:
@@ -145,7 +146,7 @@ class LocalDisk:
         """Make a folder's names durable, and those of the folders made for it."""
         _fsync(folder)
         while folder in self._made:
-            self._made.remove(folder)
+            self._made.discard(folder)  # another thread may have been quicker
             folder = folder.parent
             _fsync(folder)
 

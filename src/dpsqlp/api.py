@@ -1,0 +1,299 @@
+"""The Python interface: open a query, feed it, read what it releases.
+
+    with dpsqlp.open("views.sql") as stream:
+        stream.feed(frame)  # Arrow, pandas, Polars, or a dictionary of columns
+        print(stream.trigger().table)
+
+Privacy contract: what is released is protected as `Stream.explain` says, whatever is fed. When
+`Stream.trigger` is called is not: decide it by the clock, never by looking at the records.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dpsqlp.engines.clock import SystemClock
+from dpsqlp.engines.local import LocalEngine, Progress
+from dpsqlp.engines.script import open_engine
+from dpsqlp.errors import DpsqlpError, PlanError, SourceError, StateError, TriggerError
+from dpsqlp.sinks.base import Sink, make_sink
+from dpsqlp.sources.pushed import PushedSource, StandardInput, arrow_table
+from dpsqlp.sql import SinkDef, compile_script, explain_text
+
+_SHOWN_ROWS = 20
+
+
+def open(  # noqa: A001  read as dpsqlp.open
+    sql: str | os.PathLike[str],
+    *,
+    state: str | os.PathLike[str] | None = None,
+    secret: str | os.PathLike[str] | None = None,
+    sink: str | None = None,
+    tables: Mapping[str, Any] | None = None,
+    threads: int = 2,
+) -> Stream:
+    """Open a query given as text or as the path of an .sql file; go on if the state has begun.
+
+    The state is a folder, the secret a file outside it that is made if there is none. They lie
+    beside an .sql file as `<stem>.state` and `<stem>.secret`; for text, say where. `sink` names
+    the sink where there are several; `tables` are public tables by name.
+    """
+    text, file = _read(sql)
+    if state is None:
+        if file is None:
+            raise StateError(
+                "What was spent must outlive the program, so the state needs a folder. Say where:"
+                " open(sql, state='views.state')."
+            )
+        state = file.with_suffix(".state")
+    state = Path(state)
+    folder = Path() if file is None else file.parent
+    public = {name: arrow_table(frame) for name, frame in (tables or {}).items()}
+    program = compile_script(text, tables=public, folder=str(folder))
+    chosen = _choose(program.sinks, sink)
+    clock, session = _Clock(), _Session(_target(chosen, folder))
+    engine = open_engine(
+        chosen,
+        state=state,
+        secret=state.with_suffix(".secret") if secret is None else Path(secret),
+        folder=folder,
+        output=session,
+        clock=clock,
+        threads=threads,
+    )
+    return Stream(chosen.name, engine, clock, session)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Release:
+    """What one call released. `trigger` is the last trigger it ran; None if none was due."""
+
+    table: pa.Table
+    trigger: int | None
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas frame."""
+        _require("pandas")
+        return self.table.to_pandas()
+
+    def to_polars(self) -> Any:
+        """The rows as a Polars frame."""
+        return _require("polars").from_arrow(self.table)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(self.table.column_names)
+        return f"Release(trigger={self.trigger}, rows={len(self)}, columns=[{columns}])"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.table.column_names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(_shown(v))}</td>" for v in row.values()) + "</tr>"
+            for row in self.table.slice(0, _SHOWN_ROWS).to_pylist()
+        )
+        more = len(self) - _SHOWN_ROWS
+        note = f"<p>and {more} more rows</p>" if more > 0 else ""
+        return f"<p>trigger {self.trigger}</p><table><tr>{head}</tr>{rows}</table>{note}"
+
+
+class Stream:
+    """A running query. One process at a time holds its state: close it, or use `with`."""
+
+    def __init__(self, name: str, engine: LocalEngine, clock: _Clock, session: _Session) -> None:
+        """Take over an engine; a trigger that was cut off is finished first."""
+        self.name = name
+        self._engine = engine
+        self._clock = clock
+        self._session = session
+        self._closed: str | None = None
+        if engine.journal.pending() is not None:
+            self._step()
+
+    def feed(self, frame: Any) -> None:
+        """Hand over records for the next trigger. Until it has run they are yours to keep."""
+        source = self._check_open().source
+        if not isinstance(source, PushedSource) or isinstance(source, StandardInput):
+            raise SourceError(
+                f"The source of {self.name} reads its records itself. To feed it, declare it with"
+                " connector = 'python'."
+            )
+        source.push(frame)
+
+    def trigger(self) -> Release:
+        """Run what is next, and return the rows it released.
+
+        Without a window, and on event time, the next trigger runs at once. With a window on the
+        clock every trigger that is due runs: missed ones empty, the last one on what was fed.
+        """
+        engine = self._check_open()
+        if self.finished:
+            raise TriggerError(
+                f"The last of the {engine.plan.triggers} triggers that were paid for has run. Begin"
+                " a new pipeline with a state of its own, which spends again."
+            )
+        schedule = engine.schedule
+        if schedule.on_event_time or engine.query.window is None:
+            return self._session.last(self._step())
+        ran = []
+        while schedule.due(engine.next_trigger) <= self._clock.now():
+            ran.append(self._session.last(self._step()))
+        if not ran:
+            return Release(engine.empty_release(), None)
+        return Release(pa.concat_tables([release.table for release in ran]), ran[-1].trigger)
+
+    def run(self, frames: Iterable[Any] | None = None) -> list[Release]:
+        """Run files on event time to the end; or feed each frame and trigger after it."""
+        if frames is not None:
+            releases = []
+            for frame in frames:
+                self.feed(frame)
+                releases.append(self.trigger())
+            return releases
+        if not self._check_open().schedule.on_event_time:
+            raise TriggerError(
+                f"{self.name} runs by the clock, so it has no end to run to. Call trigger(), or"
+                " replay files: EMIT ... ON EVENT TIME."
+            )
+        releases = []
+        while not self.finished:
+            releases.append(self.trigger())
+        return releases
+
+    def releases(self) -> list[Release]:
+        """All releases of this session; after a restart, first the last one of the one before."""
+        return [Release(table, trigger) for trigger, table in self._session.tables.items()]
+
+    def explain(self) -> str:
+        """What is promised, in words."""
+        return explain_text(self.name, self._engine.query, self._engine.plan)
+
+    @property
+    def next_trigger(self) -> int:
+        """The trigger that runs next."""
+        return self._engine.next_trigger
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last trigger has run."""
+        return self._engine.finished
+
+    def close(self) -> None:
+        """Let go of the state. Records fed since the last trigger are not kept."""
+        self._close("The stream is closed. Open it again: it goes on where it was.")
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        closed = "closed" if self._closed else f"next_trigger={self.next_trigger}"
+        return f"Stream({self.name!r}, {closed}, finished={self.finished})"
+
+    def _step(self) -> Progress:
+        """One trigger. A failure may leave memory ahead of the disk, so nothing goes on from it."""
+        engine = self._engine
+        if engine.query.window is None and not engine.schedule.on_event_time:
+            self._clock.pinned = engine.schedule.due(engine.next_trigger)
+        try:
+            return engine.step()
+        except BaseException:
+            self._close(
+                "A trigger failed. Open the stream again: a trigger that had begun is finished"
+                " first, with the records it had; feed those of later triggers again."
+            )
+            raise
+        finally:
+            self._clock.pinned = None
+
+    def _close(self, reason: str) -> None:
+        if self._closed is None:
+            self._closed = reason
+            self._engine.close()
+
+    def _check_open(self) -> LocalEngine:
+        if self._closed is not None:
+            raise StateError(self._closed)
+        return self._engine
+
+
+class _Clock(SystemClock):
+    """The machine's clock; pinned while a trigger runs that the program has called for."""
+
+    def __init__(self) -> None:
+        self.pinned: int | None = None
+
+    def now(self) -> int:
+        return super().now() if self.pinned is None else self.pinned
+
+
+class _Session:
+    """A sink that remembers the session's releases and passes them on."""
+
+    def __init__(self, target: Sink | None) -> None:
+        self._target = target
+        self.tables: dict[int, pa.Table] = {}
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        """Remember a release, and pass it on."""
+        self.tables[trigger] = release
+        if self._target is not None:
+            self._target.emit(trigger, release)
+
+    def last(self, progress: Progress) -> Release:
+        """The release of a trigger that ran."""
+        return Release(self.tables[progress.trigger], progress.trigger)
+
+
+def _read(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:
+    """The text, and the file it is in if it is in one."""
+    if isinstance(sql, str) and ("\n" in sql or not sql.strip().lower().endswith(".sql")):
+        return sql, None
+    file = Path(sql)
+    try:
+        return file.read_text(encoding="utf-8"), file
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"The file {file} cannot be read: {error}. Check the path.") from error
+
+
+def _choose(sinks: tuple[SinkDef, ...], name: str | None) -> SinkDef:
+    known = {sink.name.lower(): sink for sink in sinks}
+    if name is None and len(sinks) == 1:
+        return sinks[0]
+    if name is None or name.lower() not in known:
+        got = "none was named" if name is None else f"got {name!r}"
+        names = ", ".join(sink.name for sink in sinks)
+        raise PlanError(f"The script has the sinks {names}; {got}. Give one as sink='...'.")
+    return known[name.lower()]
+
+
+def _target(sink: SinkDef, folder: Path) -> Sink | None:
+    """Where releases go besides memory."""
+    if sink.options.get("connector", "python") == "python":
+        return None
+    return make_sink(sink.name, sink.options, folder)
+
+
+def _require(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise DpsqlpError(
+            f"{name} is not installed. Run `pip install {name}`, or use `.table` (Arrow)."
+        ) from None
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,169 @@
+"""The commands of `dpsqlp`. What they need is imported when they run, so that help is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+REFUSED = 1
+INTERRUPTED = 130
+_CODES = "\n\n**Exit codes:** 0 done, 1 refused, 2 wrong usage, 130 interrupted."
+
+app = typer.Typer(
+    help="Live statistics from private event streams: SQL in, a private table out." + _CODES,
+    epilog="Start with:  dpsqlp demo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Script = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE.sql", exists=True, dir_okay=False, help="The script: sources and sinks."
+    ),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"dpsqlp {version('dpsqlp')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    epilog="**Examples:**\n\n"
+    "dpsqlp run views.sql\n\n"
+    "tail -F events.jsonl | dpsqlp run live.sql --state /var/lib/live.state"
+)
+def run(
+    file: Script,
+    state: Annotated[
+        Path | None, typer.Option(help="Folder of the state.  [default: FILE.state]")
+    ] = None,
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the secret, made if there is none; DPSQLP_SECRET in the environment"
+            " comes first.  [default: FILE.secret]"
+        ),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads to work with.")] = 2,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics",
+            help="Also show records per second. That number is not protected: for the operator's"
+            " eyes only.",
+        ),
+    ] = False,
+) -> None:
+    """Run all sinks of a script, from where they stopped.
+
+    Triggers follow the clock, or replay history as fast as it goes (ON EVENT TIME). Ctrl-C
+    finishes the trigger; the same command goes on from there. Killing it loses nothing either.
+    """
+    from dpsqlp.cli.running import run_script
+
+    with _refusals():
+        code = run_script(
+            file, given_state=state, given_secret=secret, threads=threads, metrics=metrics
+        )
+    raise typer.Exit(code)
+
+
+@app.command(
+    epilog="**Examples:**\n\n"
+    "dpsqlp explain views.sql\n\n"
+    "dpsqlp explain views.sql --json | jq .selection.thresholds"
+)
+def explain(
+    file: Script,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Every number as JSON; with several sinks, under `sinks`."),
+    ] = False,
+) -> None:
+    """Say what a script promises and what it costs, without running it."""
+    from dpsqlp.cli.explaining import explanation
+
+    with _refusals():
+        typer.echo(explanation(file, as_json), nl=False)
+
+
+@app.command(epilog="**Example:**\n\ndpsqlp inspect views.state")
+def inspect(
+    state: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STATE", exists=True, file_okay=False, help="The folder of the state."
+        ),
+    ],
+) -> None:
+    """Say what a state has released and spent.
+
+    Shows nothing that depends on unreleased data, and needs no secret.
+    """
+    from dpsqlp.cli.inspection import inspection
+
+    with _refusals():
+        typer.echo(inspection(state), nl=False)
+
+
+@app.command(
+    epilog="**Examples:**\n\ndpsqlp demo\n\ndpsqlp demo --fast --keep demo\n\n"
+    "dpsqlp inspect demo/views.state"
+)
+def demo(
+    fast: Annotated[bool, typer.Option("--fast", help="Do not wait between triggers.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="New folder for the query, the data, the state and the output; without it they"
+            " are deleted at the end.",
+        ),
+    ] = None,
+) -> None:
+    """Watch a day of page views become a private table, beside the truth. Takes a minute."""
+    from dpsqlp.demo import run_demo
+
+    with _refusals():
+        run_demo(fast=fast, keep=keep)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Refusals as a message and an exit code, not a traceback."""
+    from dpsqlp.errors import DpsqlpError
+
+    try:
+        yield
+    except DpsqlpError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(REFUSED) from None
+    except OSError as error:
+        print(f"{error.filename or 'A file'}: {error.strerror or error}.", file=sys.stderr)
+        raise typer.Exit(REFUSED) from None
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None

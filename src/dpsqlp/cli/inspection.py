@@ -1,0 +1,116 @@
+"""`dpsqlp inspect`: what a state has released and spent.
+
+Privacy contract: every word comes from the plan, the public clock or the last release. Sizes of
+tables and files, digests of the input and positions in the source depend on unreleased data and
+are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dpsqlp.cli.progress import count, moment
+from dpsqlp.engines.clock import Schedule
+from dpsqlp.engines.pipeline import description
+from dpsqlp.errors import StateError
+from dpsqlp.plan import Plan
+from dpsqlp.sql import total
+from dpsqlp.sql.clock import duration
+from dpsqlp.state.journal import Manifest, read_manifest
+from dpsqlp.state.storage import LocalStorage
+
+
+def inspection(state: Path) -> str:
+    """What is known of every sink in a state folder, or of one sink's folder."""
+    folders = [folder for folder in (state, *sorted(state.iterdir())) if folder.is_dir()]
+    found = {f.resolve().name: (LocalStorage(f), description(LocalStorage(f))) for f in folders}
+    sinks = {name: (storage, body) for name, (storage, body) in found.items() if body is not None}
+    if not sinks:
+        raise StateError(
+            f"{state} holds no state. Give the folder that `dpsqlp run` named, FILE.state."
+        )
+    parts = []
+    for name, (storage, body) in sinks.items():
+        plan = Plan.restore(body["plan"])
+        lines = [
+            ("promise", _promise([plan], body)),
+            ("created", moment(body["created"])),
+            *_time(plan, body, read_manifest(storage)),
+            *_release(storage),
+            ("plan", plan.fingerprint.hex()),
+        ]
+        parts.append("\n".join([name, *(f"  {label:<13}{text}" for label, text in lines)]))
+    parts += _together([(name, body) for name, (_, body) in sinks.items()])
+    return "\n\n".join(parts) + "\n"
+
+
+def _promise(plans: Sequence[Plan], body: dict[str, Any]) -> str:
+    _, epsilon, delta = total(plans)
+    if len(plans) == 1:  # as it was asked for, not as it adds up
+        epsilon, delta = plans[0].calibration.epsilon, plans[0].calibration.delta
+    public = body["public"]
+    unit = ", ".join(public["unit"])
+    if public["period_us"] is not None:
+        unit += f" and {duration(public['period_us'])}"
+    return f"({epsilon:.4g}, {delta:.4g})-DP for each {unit}"
+
+
+def _time(plan: Plan, body: dict[str, Any], manifest: Manifest | None) -> list[tuple[str, str]]:
+    """Spent, triggers and windows: public time alone."""
+    public = body["public"]
+    schedule = Schedule(**public["schedule"])
+    trigger = None if manifest is None else manifest.trigger
+    if trigger is None:
+        return [("spent", "nothing: no trigger has run"), ("triggers", "none")]
+    ran = count(trigger - schedule.first + 1, "trigger")
+    if schedule.last is not None:
+        ran += f" of {schedule.last - schedule.first + 1}"
+    clock = "event time" if schedule.on_event_time else "the clock"
+    lines = [
+        ("spent", "all of the promise: it is one for all releases, and holds from the first"),
+        ("triggers", f"{ran}, the last at {moment(schedule.due(trigger))} by {clock}"),
+    ]
+    if public["hop_us"] is None:
+        return [*lines, ("windows", f"one for the whole stream, {plan.triggers} triggers")]
+    begun = plan.windows.open(schedule.first).start, plan.windows.open(trigger).stop
+    still = plan.windows.open(trigger + 1)
+    closed = max(min(still.start, begun[1]) - begun[0], 0)
+    text = f"{closed} closed, {begun[1] - begun[0] - closed} open"
+    start = moment(begun[0] * public["hop_us"])
+    size = duration(public["size_us"])
+    return [*lines, ("windows", f"{text}; each {size}, the first from {start}")]
+
+
+def _release(storage: LocalStorage) -> list[tuple[str, str]]:
+    """The size and the columns of the last release. A running pipeline may just replace it."""
+    manifest = read_manifest(storage)
+    if manifest is None or manifest.release is None:
+        return []
+    data = storage.get(manifest.release.name)
+    if data is None:
+        return []
+    table = pa.ipc.open_stream(data).read_all()
+    return [
+        ("last release", count(table.num_rows, "row")),
+        ("columns", ", ".join(table.column_names)),
+    ]
+
+
+def _together(sinks: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+    """What sinks over one source and unit add up to."""
+    groups: dict[tuple[Any, ...], list[tuple[str, dict[str, Any]]]] = {}
+    for name, body in sinks:
+        public = body["public"]
+        key = (public["source"], tuple(public["unit"]), public["period_us"])
+        groups.setdefault(key, []).append((name, body))
+    lines = []
+    for members in groups.values():
+        if len(members) > 1:
+            names = ", ".join(name for name, _ in members)
+            plans = [Plan.restore(body["plan"]) for _, body in members]
+            lines.append(f"Together {names} are {_promise(plans, members[0][1])}.")
+    return lines

@@ -1,0 +1,139 @@
+"""Progress of a run, on standard error: triggers and released rows, by public time alone.
+
+Records per second depend on unreleased data. They are shown only where the operator asks.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import Protocol, Self
+
+from dpsqlp.engines.local import LocalEngine, Progress
+
+_LINE_SECONDS = 1.0
+
+
+class Display(AbstractContextManager["Display"], Protocol):
+    """Shows progress while its context lasts."""
+
+    def report(self, name: str, progress: Progress) -> None:
+        """A trigger of a sink has run."""
+
+    def summary(self) -> list[str]:
+        """What ran, a line a sink."""
+
+
+def make_progress(engines: Mapping[str, LocalEngine], *, metrics: bool, printing: bool) -> Display:
+    """Bars on a terminal; lines elsewhere, and where releases are printed on the terminal too."""
+    terminal = sys.stderr.isatty() and not (printing and sys.stdout.isatty())
+    return Bars(engines, metrics) if terminal else Lines(engines, metrics)
+
+
+class Lines:
+    """A line for a trigger, at most one a second."""
+
+    def __init__(self, engines: Mapping[str, LocalEngine], metrics: bool) -> None:
+        self._engines = engines
+        self._metrics = metrics
+        self._began = time.monotonic()
+        self._said = -_LINE_SECONDS
+        self._rows = dict.fromkeys(engines, 0)
+        self._triggers = dict.fromkeys(engines, 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def report(self, name: str, progress: Progress) -> None:
+        """A trigger of a sink has run."""
+        self._rows[name] += progress.rows
+        self._triggers[name] += 1
+        now = time.monotonic()
+        if now - self._said >= _LINE_SECONDS:
+            self._said = now
+            self._show(name, progress)
+
+    def summary(self) -> list[str]:
+        """What ran, a line a sink."""
+        return [
+            f"{name}: ran {count(self._triggers[name], 'trigger')}, released"
+            f" {count(self._rows[name], 'row')}"
+            + (f", {self._records(name)}" if self._metrics else "")
+            for name in self._engines
+        ]
+
+    def _show(self, name: str, progress: Progress) -> None:
+        line = f"{name}: {self._position(name, progress)}, {count(progress.rows, 'row')} released"
+        line += f", {self._records(name)}" if self._metrics else ""
+        print(line, file=sys.stderr, flush=True)
+
+    def _position(self, name: str, progress: Progress) -> str:
+        """Which trigger of how many, or the time of one on the clock."""
+        schedule = self._engines[name].schedule
+        if schedule.last is None:
+            return f"trigger of {moment(schedule.due(progress.trigger))}"
+        number = progress.trigger - schedule.first + 1
+        return f"trigger {number} of {schedule.last - schedule.first + 1}"
+
+    def _records(self, name: str) -> str:
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        return f"{self._engines[name].records / seconds:,.0f} records/s"
+
+
+class Bars(Lines):
+    """A bar for each sink."""
+
+    def __init__(self, engines: Mapping[str, LocalEngine], metrics: bool) -> None:
+        from rich import progress as bars
+        from rich.console import Console
+
+        super().__init__(engines, metrics)
+        # Standard output belongs to the releases: it is not redirected through the bars.
+        self._bars = bars.Progress(
+            bars.TextColumn("[bold]{task.description}"),
+            bars.BarColumn(),
+            bars.TextColumn("{task.fields[note]}"),
+            bars.TimeElapsedColumn(),
+            console=Console(stderr=True),
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._tasks = {}
+        for name, engine in engines.items():
+            schedule = engine.schedule
+            total = None if schedule.last is None else schedule.last - schedule.first + 1
+            note = "waiting for the next trigger" if not schedule.on_event_time else ""
+            done = engine.next_trigger - schedule.first
+            self._tasks[name] = self._bars.add_task(name, total=total, completed=done, note=note)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def report(self, name: str, progress: Progress) -> None:
+        """A trigger of a sink has run."""
+        self._rows[name] += progress.rows
+        self._triggers[name] += 1
+        note = f"{self._position(name, progress)}, {count(progress.rows, 'row')} released"
+        note += f", {self._records(name)}" if self._metrics else ""
+        done = progress.trigger - self._engines[name].schedule.first + 1
+        self._bars.update(self._tasks[name], completed=done, note=note)
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things in words."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def moment(time_us: int) -> str:
+    """A time on the public clock."""
+    return f"{datetime.fromtimestamp(time_us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,129 @@
+"""`dpsqlp run`: all sinks of a script, with progress, until done or interrupted."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from dpsqlp.cli.progress import make_progress
+from dpsqlp.engines.clock import SystemClock
+from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.script import open_engine
+from dpsqlp.engines.together import run_together
+from dpsqlp.errors import PlanError
+from dpsqlp.sql import Program, SinkDef, compile_script, explain_total
+
+DONE = 0
+INTERRUPTED = 130
+
+
+def run_script(
+    file: Path,
+    *,
+    given_state: Path | None,
+    given_secret: Path | None,
+    threads: int,
+    metrics: bool,
+) -> int:
+    """Run a script's sinks; returns the exit code."""
+    program = compile_script(file.read_text(encoding="utf-8"), folder=str(file.parent))
+    _check(program)
+    state = given_state or file.with_suffix(".state")
+    secret = given_secret or file.with_suffix(".secret")
+    again = ["dpsqlp", "run", str(file)]
+    again += [] if given_state is None else ["--state", str(given_state)]
+    again += [] if given_secret is None else ["--secret", str(given_secret)]
+
+    with ExitStack() as stack, _interruptible() as stop:
+        engines: dict[str, LocalEngine] = {}
+        for sink in program.sinks:
+            engine = open_engine(
+                sink, state=state, secret=secret, folder=file.parent, threads=threads
+            )
+            stack.callback(engine.close)
+            engines[sink.name] = engine
+        for sink in program.sinks:
+            _say(_opening(sink, engines[sink.name], state / sink.name))
+        plans = [(sink.name, sink.query, engines[sink.name].plan) for sink in program.sinks]
+        _say(explain_total(plans).strip())
+        printing = any(sink.options.get("connector") == "stdout" for sink in program.sinks)
+        with make_progress(engines, metrics=metrics, printing=printing) as progress:
+            run_together(engines, SystemClock(), stop, progress.report)
+            stopped = stop.is_set() and not all(e.finished for e in engines.values())
+        for line in progress.summary():
+            _say(line)
+        if stopped:
+            _say(_farewell(program, engines, again))
+    return INTERRUPTED if stopped else DONE
+
+
+def _check(program: Program) -> None:
+    """Refuse what only a Python program can do, and reading one stream twice."""
+    for sink in program.sinks:
+        source = sink.query.source
+        if source.connector == "python":
+            raise PlanError(
+                f"The source {source.name} is fed from Python. Run it with dpsqlp.open(...), or"
+                " give it connector = 'files' or 'stdin'."
+            )
+        if sink.options.get("connector") in (None, "python"):
+            raise PlanError(
+                f"The sink {sink.name} does not say where releases go. Give it, for example,"
+                " WITH (connector = 'parquet', path = 'out')."
+            )
+    readers = [sink.name for sink in program.sinks if sink.query.source.connector == "stdin"]
+    if len(readers) > 1:
+        raise PlanError(
+            f"The sinks {', '.join(readers)} all read standard input, which can be read only once."
+            " Keep one of them, or write the records to files first."
+        )
+
+
+def _opening(sink: SinkDef, engine: LocalEngine, state: Path) -> str:
+    """What runs, what it promises, and where from."""
+    calibration = engine.plan.calibration
+    unit = ", ".join(sink.query.unit_names)
+    begins = "begins" if engine.journal.manifest.trigger is None else "goes on"
+    return (
+        f"{sink.name} {begins}: ({calibration.epsilon:g}, {calibration.delta:g})-DP for each"
+        f" {unit}; state {state}"
+    )
+
+
+def _farewell(program: Program, engines: dict[str, LocalEngine], again: list[str]) -> str:
+    lines = [f"Interrupted; the trigger was finished. To go on: {shlex.join(again)}"]
+    clocked = [e for e in engines.values() if not e.schedule.on_event_time]
+    if clocked:
+        lines.append("Triggers that come due in the meantime will run without records.")
+    if any(sink.query.source.connector == "stdin" for sink in program.sinks):
+        lines.append("Send again what came on standard input after the last trigger.")
+    return "\n".join(lines)
+
+
+def _say(text: str) -> None:
+    if text:
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that SIGINT or SIGTERM sets; a second signal ends the process at once."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        # In a thread of its own: the main thread may hold the event's lock right now.
+        threading.Thread(target=stop.set).start()
+        signal.signal(number, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

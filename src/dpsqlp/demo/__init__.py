@@ -1,0 +1,155 @@
+"""`dpsqlp demo`: the real pipeline over a generated day, half an hour in less than a second."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.live import Live
+
+from dpsqlp.demo.data import DAY_US, FINAL, START_US, TICKET, Day, generate
+from dpsqlp.demo.view import Moment, Row, show
+from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.script import open_engine
+from dpsqlp.errors import StateError
+from dpsqlp.sql import compile_script, explain_text
+
+_TRIGGER_SECONDS = 0.7
+SQL = """\
+CREATE SOURCE page_views (url TEXT, user_id BIGINT, ts TIMESTAMP)
+  WITH (connector = 'files', path = 'events/*.parquet');
+
+CREATE SINK popular WITH (connector = 'parquet', path = 'popular') AS
+SELECT WITH DIFFERENTIAL_PRIVACY
+  OPTIONS (epsilon = 2, delta = 1e-7, privacy_unit_column = user_id,
+           max_rows_contributed = 12, max_rows_per_group = 2, max_selections_contributed = 6)
+  url, COUNT(*) AS views
+FROM page_views
+GROUP BY url, TUMBLE(ts, INTERVAL 1 DAY)
+EMIT EVERY INTERVAL 30 MINUTES
+  ON EVENT TIME FROM TIMESTAMP '2024-05-01 00:00:00' TO TIMESTAMP '2024-05-02 00:00:00';
+"""
+
+
+def run_demo(*, fast: bool, keep: Path | None, console: Console | None = None) -> None:
+    """Generate a day, run the query over it, show what is released, say what it promises."""
+    console = console or Console()
+    with ExitStack() as stack:
+        folder = stack.enter_context(_folder(keep))
+        console.print("[bold]The query[/bold]\n")
+        console.print(SQL, highlight=False)
+        with console.status("Generating a day of page views"):
+            day = generate()
+            day.write(folder / "events" / "day.parquet")
+            (folder / "views.sql").write_text(SQL)
+        with console.status("Opening the pipeline; the first time, kernels are compiled (20 s)"):
+            engine = _open(folder)
+            stack.callback(engine.close)
+            moment = _step(engine, day, folder)
+        appeared = {row.page: moment.clock for row in moment.rows}
+        live = stack.enter_context(_live(console, moment))
+        while not engine.finished:
+            due = time.monotonic() + (0 if fast else _TRIGGER_SECONDS)
+            moment = _step(engine, day, folder)
+            for row in moment.rows:
+                appeared.setdefault(row.page, moment.clock)
+            time.sleep(max(due - time.monotonic(), 0))
+            if live is not None:
+                live.update(show(moment), refresh=True)
+        if live is not None:
+            live.stop()
+        else:
+            console.print(show(moment))
+        _conclude(console, engine, day, appeared)
+        _say_where(console, keep)
+
+
+def _open(folder: Path) -> LocalEngine:
+    sink = compile_script(SQL, folder=str(folder)).sinks[0]
+    return open_engine(
+        sink, state=folder / "views.state", secret=folder / "views.secret", folder=folder
+    )
+
+
+def _step(engine: LocalEngine, day: Day, folder: Path) -> Moment:
+    """Run a trigger; read its release where the sink has put it."""
+    progress = engine.step()
+    schedule = engine.schedule
+    assert schedule.last is not None
+    until = schedule.due(progress.trigger)
+    counts = day.counts(until)
+    truth = dict(zip(day.pages, counts.tolist(), strict=True))
+    release = pq.read_table(folder / "popular" / f"trigger-{progress.trigger:012d}.parquet")
+    rows = tuple(
+        Row(row["url"], row["views"], row["views_sd"], truth[row["url"]])
+        for row in release.to_pylist()
+    )
+    return Moment(
+        clock=_clock(until),
+        trigger=progress.trigger - schedule.first + 1,
+        triggers=schedule.last - schedule.first + 1,
+        rows=rows,
+        pages_seen=int((counts > 0).sum()),
+    )
+
+
+def _clock(time_us: int) -> str:
+    """The time of the day at the end of an interval."""
+    minutes = (time_us - START_US) // 60_000_000
+    return f"{minutes // 60:02d}:{minutes % 60:02d}"
+
+
+def _conclude(console: Console, engine: LocalEngine, day: Day, appeared: dict[str, str]) -> None:
+    """Two pages to remember, then the promise."""
+    ticket = int(day.counts(START_US + DAY_US)[day.pages.index(TICKET)])
+    seen = f"appeared at {appeared[TICKET]}" if TICKET in appeared else "never appeared"
+    console.print(
+        f"\n[bold]{FINAL}[/bold] kicked off at 19:30 and appeared at"
+        f" {appeared.get(FINAL, 'no time')}: new keys need not be known in advance.\n"
+        f"[bold]{TICKET}[/bold] had {ticket} views from two users and {seen}: a page that so few"
+        " visit would give them away.\n",
+        highlight=False,
+    )
+    console.print("[bold]The promise[/bold]\n")
+    console.print(explain_text("popular", engine.query, engine.plan), highlight=False)
+
+
+def _say_where(console: Console, keep: Path | None) -> None:
+    if keep is None:
+        text = (
+            "The output was one Parquet file for each trigger, in popular/ beside the query. It is"
+            " deleted now; to keep everything: dpsqlp demo --keep demo"
+        )
+    else:
+        text = (
+            f"The output is in {keep / 'popular'}, one Parquet file for each trigger. See also:"
+            f" dpsqlp inspect {keep / 'views.state'}"
+        )
+    console.print(text, highlight=False)
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="dpsqlp-demo-") as folder:
+            yield Path(folder)
+        return
+    if keep.exists() and any(keep.iterdir()):
+        raise StateError(f"{keep} is not empty. Give a new folder.")
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep
+
+
+@contextmanager
+def _live(console: Console, moment: Moment) -> Iterator[Live | None]:
+    """A table that is redrawn in place; without a terminal there is only the last one."""
+    if not console.is_terminal:
+        yield None
+        return
+    with Live(show(moment), console=console, auto_refresh=False) as live:
+        yield live

@@ -1,0 +1,103 @@
+"""The live table: released counts with error bars beside the truth.
+
+Only a demonstration may show the truth: its data is generated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+_ROWS = 14
+_BAR = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A released page and its true count."""
+
+    page: str
+    views: int
+    deviation: float
+    truth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is shown after a trigger."""
+
+    clock: str
+    trigger: int
+    triggers: int
+    rows: tuple[Row, ...]  # all released pages
+    pages_seen: int
+
+    @property
+    def within(self) -> float:
+        """The share of released pages whose truth lies within two standard deviations."""
+        inside = sum(abs(row.views - row.truth) <= 2 * row.deviation for row in self.rows)
+        return inside / max(len(self.rows), 1)
+
+
+def show(moment: Moment) -> Group:
+    """The table of a moment."""
+    top = sorted(moment.rows, key=lambda row: -row.views)[:_ROWS]
+    scale = max((max(row.views + 2 * row.deviation, row.truth) for row in top), default=1.0)
+    table = Table(
+        title=f"Page views today, {moment.clock} UTC   "
+        f"[dim](trigger {moment.trigger} of {moment.triggers})[/dim]",
+        title_style="bold",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("page", min_width=22, no_wrap=True)
+    table.add_column("released", justify="right", min_width=8, style="bold cyan")
+    table.add_column("± 2 sd", justify="right", style="cyan")
+    table.add_column("truth", justify="right", min_width=6, style="yellow")
+    table.add_column("released [cyan]━[/], error bar [cyan]├┤[/], truth [yellow]◆[/]", width=_BAR)
+    for row in top:
+        table.add_row(
+            row.page,
+            f"{row.views:,}",
+            f"{2 * row.deviation:,.0f}",
+            f"{row.truth:,}",
+            _bar(row, scale),
+        )
+    for _ in range(_ROWS - len(top)):
+        table.add_row("", "", "", "", "")
+    return Group(table, _caption(moment))
+
+
+def _caption(moment: Moment) -> Text:
+    return Text.assemble(
+        (f"{len(moment.rows):,}", "bold cyan"),
+        " pages released of ",
+        (f"{moment.pages_seen:,}", "bold yellow"),
+        " that were visited; the truth lies within ± 2 sd for ",
+        (f"{moment.within:.0%}", "bold"),
+        " of them.",
+    )
+
+
+def _bar(row: Row, scale: float) -> Text:
+    """A bar to the released count, whiskers two deviations around it, a mark at the truth."""
+
+    def cell(value: float) -> int:
+        return min(max(round(value / scale * (_BAR - 1)), 0), _BAR - 1)
+
+    end, low, high = (
+        cell(row.views),
+        cell(row.views - 2 * row.deviation),
+        cell(row.views + 2 * row.deviation),
+    )
+    cells = ["━" if n <= end else " " for n in range(_BAR)]
+    if high > low:
+        cells[low : high + 1] = ["├", *"─" * (high - low - 1), "┤"]
+    text = Text("".join(cells), style="cyan")
+    truth = cell(row.truth)
+    return Text.assemble(text[:truth], ("◆", "bold yellow"), text[truth + 1 :])

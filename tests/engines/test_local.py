@@ -1,0 +1,476 @@
+"""The local engine against the twin: replays, scripted clocks, silence, and records out of time."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dpsqlp.engines import local
+from dpsqlp.engines.clock import SystemClock
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.errors import SourceError, StateError, TriggerError
+from dpsqlp.sinks.base import Collected
+from dpsqlp.sources.pushed import PushedSource
+from dpsqlp.sql import compile_script
+from running import (
+    HOUR,
+    MINUTE,
+    SECRET,
+    START,
+    FakeClock,
+    Record,
+    as_twin,
+    made,
+    replay,
+    run_all,
+    script,
+    twin_run,
+    write,
+)
+
+QUARTER = 15 * MINUTE
+FIRST = START // QUARTER + 1
+PUSHED = "connector = 'python'"
+
+
+@pytest.fixture(autouse=True)
+def same_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every new state has the same secret and instance, so that outputs can be compared."""
+    monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
+
+
+def records(
+    seed: int, start: int, stop: int, count: int = 400, keys: str = "abcdef"
+) -> list[Record]:
+    """Records of 60 units between two moments, and a few that are hard to read."""
+    dice = random.Random(seed)
+    made: list[Record] = [
+        (
+            f"u{dice.randrange(60)}",
+            dice.choice([*keys, *keys[:2] * 3]),
+            dice.choice([0.5, 1.25, 3.0, -1.0, 100.0, -100.0, float("nan"), None]),
+            dice.randrange(start, stop),
+        )
+        for _ in range(count)
+    ]
+    return [*made, (None, "a", 1.0, start), ("u1", None, 1.0, start), ("u2", "a", 1.0, None)]
+
+
+def by_span(
+    given: Sequence[Record], first: int, last: int, interval: int = QUARTER
+) -> dict[int, Sequence[Record]]:
+    """The records of each trigger of a replay, found one by one."""
+    return {
+        trigger: [
+            record
+            for record in given
+            if record[3] is not None and (trigger - 1) * interval <= record[3] < trigger * interval
+        ]
+        for trigger in range(first, last + 1)
+    }
+
+
+REPLAYS = {
+    "tumbling": {},
+    "hopping": {"window": "HOP(ts, INTERVAL 30 MINUTES, INTERVAL 2 HOURS)"},
+    "threshold": {"options": ", release = 'threshold'"},
+    "blt": {"options": ", min_privacy_units_per_group = 3", "mechanism": "blt"},
+    "period": {"options": ", privacy_unit_period = INTERVAL 1 HOUR"},
+}
+
+
+@pytest.mark.parametrize("kind", REPLAYS)
+def test_a_replay_equals_the_twin(kind: str, tmp_path: Path) -> None:
+    """Every row of every trigger, from Parquet files to the sink, is what the twin releases."""
+    options = dict(REPLAYS[kind])
+    sql = script(emit=replay(START, START + 3 * HOUR), **options_without(options))
+    sql = sql.replace("'tree'", f"'{options.get('mechanism', 'tree')}'")
+    given = records(1, START - HOUR, START + 5 * HOUR, 700)
+    for part in range(3):
+        write(tmp_path / "in" / f"{part}.parquet", given[part::3])
+    engine = made(tmp_path, sql)
+    last = engine.schedule.last
+    assert engine.schedule.first == FIRST
+    assert last is not None
+    got = run_all(engine)
+    wanted = twin_run(engine, by_span(given, FIRST, last))
+    assert as_twin(engine.query, got) == wanted
+    assert sum(map(len, got.values())) > 40
+    finals = [row for rows in got.values() for row in rows if row["final"]]
+    assert finals or kind == "threshold"
+
+
+def options_without(options: dict[str, str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "mechanism"}
+
+
+def released(folder: Path, given: list[list[Record]], threads: int) -> list[bytes]:
+    for number, part in enumerate(given):
+        write(folder / "in" / f"{number}.parquet", part)
+    engine = made(folder, script(emit=replay(START, START + 2 * HOUR)), threads=threads)
+    run_all(engine)
+    assert isinstance(engine.sink, Collected)
+    return [local.serialise(table) for table in engine.sink.releases]
+
+
+def test_threads_files_and_order_change_nothing(tmp_path: Path) -> None:
+    """The same records in other files, another order and other shards are released bit for bit."""
+    given = records(2, START, START + 2 * HOUR)
+    expected = released(tmp_path / "one", [given], 1)
+    assert any(pa.ipc.open_stream(release).read_all().num_rows for release in expected)
+    dice = random.Random(3)
+    for threads, files in ((2, 1), (5, 4)):
+        shuffled = dice.sample(given, len(given))
+        parts = [shuffled[part::files] for part in range(files)]
+        assert released(tmp_path / str(threads), parts, threads) == expected
+
+
+def test_the_machines_time_zone_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dates and truncation are in UTC wherever the machine is."""
+    sql = script(
+        select="STRFTIME(CAST(ts AS TIMESTAMPTZ), '%H') AS k, COUNT(*) AS n",
+        group="STRFTIME(CAST(ts AS TIMESTAMPTZ), '%H')",
+        emit=replay(START, START + 2 * HOUR),
+    )
+    for zone in ("UTC", "America/New_York"):
+        monkeypatch.setenv("TZ", zone)
+        folder = tmp_path / zone.replace("/", "-")
+        write(folder / "in" / "a.parquet", records(2, START, START + 2 * HOUR))
+        rows = run_all(made(folder, sql))
+        assert {row["k"] for batch in rows.values() for row in batch} == {"00", "01"}
+
+
+def test_public_tables_can_be_joined(tmp_path: Path) -> None:
+    """The row query finds the public tables where it runs."""
+    (tmp_path / "names.csv").write_text("code,name\na,Alpha\nb,Beta\n")
+    sql = script(
+        public="CREATE PUBLIC TABLE names AS SELECT * FROM 'names.csv';",
+        select="name AS k, COUNT(*) AS n",
+        group="name",
+        emit=replay(START, START + HOUR),
+    ).replace("FROM s", "FROM s JOIN names ON s.k = names.code")
+    write(tmp_path / "in" / "a.parquet", records(2, START, START + HOUR))
+    rows = run_all(made(tmp_path, sql))
+    assert {row["k"] for batch in rows.values() for row in batch} == {"Alpha", "Beta"}
+
+
+def test_the_timestamp_may_have_any_name(tmp_path: Path) -> None:
+    """A replay goes by the window's timestamp, whatever else the source's columns are called."""
+    sql = script(emit=replay(START, START + HOUR))
+    shifted = sql.replace("FROM s", "FROM (SELECT unit, k, x, ts + INTERVAL 1 HOUR AS ts FROM s)")
+    given = records(2, START, START + HOUR)
+    write(tmp_path / "in" / "a.parquet", given)
+    later = [(u, k, x, None if at is None else at - HOUR) for u, k, x, at in given]
+    write(tmp_path / "shifted" / "in" / "a.parquet", later)
+    assert (
+        run_all(made(tmp_path / "shifted", shifted)).keys() == run_all(made(tmp_path, sql)).keys()
+    )
+    rows = run_all(made(tmp_path / "shifted", shifted, state="again"))
+    plain = run_all(made(tmp_path, sql, state="again"))
+    assert [{r["k"] for r in batch} for batch in rows.values()] == [
+        {r["k"] for r in batch} for batch in plain.values()
+    ]
+
+
+class Pushing:
+    """A pipeline on a scripted clock whose records are pushed at given times."""
+
+    def __init__(self, folder: Path, sql: str, arrivals: Sequence[tuple[int, Sequence[Record]]]):
+        self.clock = FakeClock(
+            START + 1, [(at, lambda given=given: self.push(given)) for at, given in arrivals]
+        )
+        self.engine = made(folder, sql, clock=self.clock)
+
+    def push(self, given: Sequence[Record]) -> None:
+        assert isinstance(self.engine.source, PushedSource)
+        columns = zip(("unit", "k", "x", "ts"), zip(*given, strict=True), strict=True)
+        self.engine.source.push(dict(columns) if given else {})
+
+    def run(self, triggers: int | None = None) -> dict[int, list[dict[str, Any]]]:
+        return run_all(self.engine, triggers)
+
+
+def crowd(key: str, at: int, units: int = 12, value: float = 1.0) -> list[Record]:
+    """One record each of some units."""
+    return [(f"u{number}", key, value, at) for number in range(units)]
+
+
+def test_the_clock_runs_every_trigger(tmp_path: Path) -> None:
+    """The first trigger is the first one after creation; silent ones release what is due."""
+    arrivals = [(START + 5 * MINUTE, crowd("a", START + MINUTE))]
+    pipeline = Pushing(tmp_path, script(source=PUSHED), arrivals)
+    got = pipeline.run(6)
+    assert list(got) == list(range(FIRST, FIRST + 6))
+    batches: dict[int, Sequence[Record]] = dict.fromkeys(got, ())
+    batches[FIRST] = arrivals[0][1]
+    assert as_twin(pipeline.engine.query, got) == twin_run(pipeline.engine, batches)
+    assert [len(rows) for rows in got.values()] == [1, 1, 1, 1, 0, 0]
+    assert [row["final"] for rows in got.values() for row in rows] == [False] * 3 + [True]
+
+
+def test_missed_triggers_run_empty_and_the_next_takes_their_records(tmp_path: Path) -> None:
+    """After a stop of 40 minutes each missed trigger has its own number and no records."""
+    sql = script(source=PUSHED)
+    first = Pushing(tmp_path, sql, [(START + MINUTE, crowd("a", START))])
+    before = first.run(1)
+    again = Pushing(tmp_path, sql, [])
+    again.clock.time = START + 48 * MINUTE
+    again.push(crowd("b", START + 20 * MINUTE))
+    after = again.run(3)
+    assert [*before, *after] == list(range(FIRST, FIRST + 4))
+    batches: dict[int, Sequence[Record]] = {
+        FIRST: crowd("a", START),
+        FIRST + 1: (),
+        FIRST + 2: crowd("b", START + 20 * MINUTE),
+        FIRST + 3: (),
+    }
+    assert as_twin(again.engine.query, before | after) == twin_run(again.engine, batches)
+    assert [[row["k"] for row in rows] for rows in after.values()] == [
+        ["a"],
+        ["a", "b"],
+        ["a", "b"],
+    ]
+
+
+OUT_OF_TIME = {
+    "a year ahead": START + 365 * 24 * HOUR,
+    "an hour ahead": START + HOUR,
+    "late": START - 1,
+    "1677": -(2**62),
+    "without a time": None,
+}
+
+
+@pytest.mark.parametrize("what", OUT_OF_TIME)
+def test_a_record_out_of_time_changes_nothing(what: str, tmp_path: Path) -> None:
+    """It is dropped before bounding: no window opens, closes or moves, no cap is used up."""
+    stray: list[Record] = [("u0", "a", 1.0, OUT_OF_TIME[what])] * 9
+    got = []
+    for name, extra in (("with", stray), ("without", [])):
+        arrivals = [
+            (START + MINUTE, [*extra, *crowd("a", START)]),
+            (START + 17 * MINUTE, crowd("a", START + 16 * MINUTE)),
+        ]
+        got.append(Pushing(tmp_path / name, script(source=PUSHED), arrivals).run(5))
+    assert got[0] == got[1]
+    assert [len(rows) for rows in got[0].values()] == [1, 1, 1, 1, 0]
+
+
+def test_lateness_keeps_a_window_open(tmp_path: Path) -> None:
+    """Records up to the lateness count at the trigger they arrive for; after it they are late."""
+    emit = "EMIT EVERY INTERVAL 15 MINUTES ALLOW LATENESS INTERVAL 30 MINUTES"
+    late = crowd("late", START + 59 * MINUTE)
+    too_late = crowd("too late", START + 59 * MINUTE)
+    arrivals = [(START + 80 * MINUTE, late), (START + 91 * MINUTE, too_late)]
+    pipeline = Pushing(tmp_path, script(source=PUSHED, emit=emit), arrivals)
+    got = pipeline.run(8)
+    batches: dict[int, Sequence[Record]] = dict.fromkeys(got, ())
+    batches |= {FIRST + 5: late, FIRST + 6: too_late}
+    assert as_twin(pipeline.engine.query, got) == twin_run(pipeline.engine, batches)
+    assert [[row["k"] for row in rows] for rows in got.values()][4:] == [[], ["late"], [], []]
+    assert [row["final"] for row in got[FIRST + 5]] == [True]
+
+
+def test_hopping_windows_by_the_clock(tmp_path: Path) -> None:
+    """A record counts in each open window that contains it."""
+    sql = script(source=PUSHED, window="HOP(ts, INTERVAL 15 MINUTES, INTERVAL 45 MINUTES)")
+    given = crowd("a", START + 14 * MINUTE)
+    pipeline = Pushing(tmp_path, sql, [(START + 14 * MINUTE, given)])
+    got = pipeline.run(5)
+    batches: dict[int, Sequence[Record]] = dict.fromkeys(got, ()) | {FIRST: given}
+    assert as_twin(pipeline.engine.query, got) == twin_run(pipeline.engine, batches)
+    assert [len(rows) for rows in got.values()] == [3, 2, 1, 0, 0]
+
+
+def test_no_window_ends_after_its_triggers(tmp_path: Path) -> None:
+    """FOR n TRIGGERS: n run, the last is final, and nothing brings out another."""
+    sql = script(source=PUSHED, window=None, emit="EMIT EVERY INTERVAL 15 MINUTES FOR 3 TRIGGERS")
+    given = crowd("a", 0)
+    pipeline = Pushing(tmp_path, sql, [(START + MINUTE, given)])
+    got = pipeline.run()
+    assert list(got) == [1, 2, 3]
+    batches: dict[int, Sequence[Record]] = {1: given, 2: (), 3: ()}
+    assert as_twin(pipeline.engine.query, got) == twin_run(pipeline.engine, batches)
+    assert [row["final"] for rows in got.values() for row in rows] == [False, False, True]
+    again = Pushing(tmp_path, sql, [])
+    assert again.engine.finished
+    with pytest.raises(TriggerError, match="spends again"):
+        again.engine.step()
+    assert again.run() == {}
+
+
+def test_a_unit_may_contribute_again_in_its_next_period(tmp_path: Path) -> None:
+    """Caps are per unit and period; a period's state goes when its records can no longer come."""
+    options = ", privacy_unit_period = INTERVAL 1 HOUR"
+    sql = script(source=PUSHED, options=options)
+    batches = {
+        FIRST + step: [
+            record
+            for _ in range(4)
+            for record in crowd("a", START + step * QUARTER + MINUTE, value=0.5 * step)
+        ]
+        for step in range(12)
+    }
+    arrivals = [(START + step * QUARTER + 2 * MINUTE, batches[FIRST + step]) for step in range(12)]
+    pipeline = Pushing(tmp_path, sql, arrivals)
+    got = pipeline.run(12)
+    assert as_twin(pipeline.engine.query, got) == twin_run(pipeline.engine, batches)
+    assert (
+        list(pipeline.engine.state.units) == [START // HOUR + 3] or not pipeline.engine.state.units
+    )
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_public_keys_are_released_at_every_trigger(data: bool, tmp_path: Path) -> None:
+    """Every public key of every window, with or without records, and no other."""
+    sql = script(
+        source=PUSHED,
+        public="CREATE PUBLIC TABLE p AS SELECT * FROM (VALUES ('a'), ('b'), ('')) AS t(k);",
+        options=", group_selection_strategy = PUBLIC_GROUPS, public_groups = p",
+    )
+    given = [*crowd("a", START), *crowd("z", START)] if data else []
+    pipeline = Pushing(tmp_path, sql, [(START + MINUTE, given)] if data else [])
+    got = pipeline.run(9)
+    batches: dict[int, Sequence[Record]] = dict.fromkeys(got, ()) | {FIRST: given}
+    assert as_twin(pipeline.engine.query, got) == twin_run(pipeline.engine, batches)
+    assert [[row["k"] for row in rows] for rows in got.values()] == [["", "a", "b"]] * 9
+
+
+def test_a_clock_that_goes_backwards_neither_repeats_nor_skips(tmp_path: Path) -> None:
+    """The number of the next trigger comes from the state; the engine waits until it is due, and
+    what arrives meanwhile is that trigger's."""
+    sql = script(source=PUSHED)
+    first = Pushing(tmp_path, sql, [(START + MINUTE, crowd("a", START))])
+    before = first.run(2)
+    again = Pushing(tmp_path, sql, [])
+    again.clock.time = START - 3 * HOUR
+    back = START - 2 * HOUR
+    again.clock.happenings = [(back, lambda: again.push(crowd("b", START + MINUTE)))]
+    after = again.run(1)
+    assert again.clock.time == START + 3 * QUARTER
+    batches: dict[int, Sequence[Record]] = {
+        FIRST: crowd("a", START),
+        FIRST + 1: (),
+        FIRST + 2: crowd("b", START + MINUTE),
+    }
+    assert as_twin(again.engine.query, before | after) == twin_run(again.engine, batches)
+
+
+def test_a_clock_that_jumps_back_while_running(tmp_path: Path) -> None:
+    """Every trigger still runs once."""
+    pipeline = Pushing(tmp_path, script(source=PUSHED), [])
+
+    def back() -> None:
+        pipeline.clock.time -= 50 * MINUTE
+
+    pipeline.clock.happenings = [(START + 32 * MINUTE, back)]
+    assert list(pipeline.run(6)) == list(range(FIRST, FIRST + 6))
+
+
+def test_a_replay_needs_public_bounds(tmp_path: Path) -> None:
+    """Without FROM and TO the triggers would come from the data."""
+    sql = script(emit="EMIT EVERY INTERVAL 15 MINUTES ON EVENT TIME")
+    with pytest.raises(Exception, match="public bounds|FROM TIMESTAMP"):
+        made(tmp_path, sql)
+
+
+def test_a_stop_ends_after_the_trigger(tmp_path: Path) -> None:
+    """A stop while waiting runs nothing more, and the state can be opened again."""
+    stop = threading.Event()
+    engine = made(tmp_path, script(source=PUSHED, emit="EMIT EVERY INTERVAL 15 MINUTES"))
+    threading.Timer(0.05, stop.set).start()
+    engine.run(stop, lambda progress: None)
+    engine.close()
+    made(tmp_path, script(source=PUSHED)).close()
+
+
+def test_the_machines_clock() -> None:
+    """It waits, and it stops waiting when told."""
+    clock, stop = SystemClock(), threading.Event()
+    until = clock.now() + 20_000
+    clock.wait(until, stop)
+    assert clock.now() >= until
+    stop.set()
+    clock.wait(clock.now() + HOUR, stop)
+
+
+class Failing(Collected):
+    """A sink that cannot be reached for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = False
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        if self.down:
+            raise ConnectionError
+        super().emit(trigger, release)
+
+
+def test_a_trigger_that_did_not_finish_is_not_stepped_over(tmp_path: Path) -> None:
+    """After a failed sink the engine goes on only from the disk, and no release is left out."""
+    given = crowd("a", START)
+    sql = script(source=PUSHED)
+    sink = Failing()
+    pipeline = Pushing(tmp_path, sql, [])
+    pipeline.engine.sink = sink
+    pipeline.push(given)
+    sink.down = True
+    with pytest.raises(ConnectionError):
+        pipeline.engine.step()
+    with pytest.raises(StateError, match="Open the pipeline again"):
+        pipeline.engine.step()
+    pipeline.engine.close()
+    sink.down = False
+    engine = made(tmp_path, sql, clock=FakeClock(START + QUARTER), output=sink)
+    engine.step()
+    engine.close()
+    assert [table.column("trigger").to_pylist() for table in sink.releases] == [
+        [FIRST],
+        [FIRST + 1],
+    ]
+
+
+def test_a_batch_larger_than_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not split by count: the trigger has not run, and runs where there is room."""
+    monkeypatch.setattr(local, "BATCH_BYTES_MAX", 10)
+    sql = script(source=PUSHED)
+    pipeline = Pushing(tmp_path, sql, [])
+    pipeline.push(crowd("a", START))
+    with pytest.raises(SourceError, match="has not run"):
+        pipeline.engine.step()
+    pipeline.engine.close()
+    monkeypatch.undo()
+    monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
+    again = Pushing(tmp_path, sql, [])
+    assert len(again.run(1)[FIRST]) == 1
+
+
+def test_spools_do_not_outlive_their_trigger(tmp_path: Path) -> None:
+    """Raw records stay no longer than they may have to be read again."""
+    sql = script(source=PUSHED)
+    pipeline = Pushing(tmp_path, sql, [(START + MINUTE, crowd("a", START))])
+    pipeline.run(2)
+    spools = tmp_path / "state" / "t" / "spool"
+    assert list(spools.iterdir()) == []
+    (spools / "7.arrow").write_bytes(b"left by a crash")
+    made(tmp_path, sql).close()
+    assert list(spools.iterdir()) == []
+
+
+def test_the_script_says_what_is_wrong(tmp_path: Path) -> None:
+    """Unknown connectors are refused with the known ones."""
+    for wrong in (script(source="connector = 'kafka'"), script(sink="connector = 'kafka'")):
+        assert len(compile_script(wrong).sinks) == 1
+        with pytest.raises(Exception, match="Use .*python"):
+            made(tmp_path, wrong)

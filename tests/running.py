@@ -1,0 +1,195 @@
+"""Small pipelines on real files, a clock that is told the time, and what the twin makes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpsqlp.engines.clock import Clock
+from dpsqlp.engines.local import LocalEngine, Progress
+from dpsqlp.engines.script import open_engine
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.sinks.base import Collected, Sink
+from dpsqlp.sql import compile_script
+from dpsqlp.sql.query import Hop, Query, Tumble
+from twin import Row, Twin, canonical
+
+MINUTE = 60_000_000
+HOUR = 60 * MINUTE
+START = 20_000 * 24 * HOUR  # 2024-10-04, midnight
+SECRET = Secret(bytes(range(32)), bytes(range(16)))
+SCHEMA = pa.schema(
+    [("unit", pa.string()), ("k", pa.string()), ("x", pa.float64()), ("ts", pa.timestamp("us"))]
+)
+Record = tuple[str | None, str | None, float | None, int | None]  # unit, k, x, microseconds
+
+
+def script(
+    *,
+    select: str = "k, COUNT(*) AS n, SUM(x, contribution_bounds_per_row => (-2, 8)) AS total",
+    source: str = "connector = 'files', path = 'in/*.parquet'",
+    window: str | None = "TUMBLE(ts, INTERVAL 1 HOUR)",
+    emit: str = "EMIT EVERY INTERVAL 15 MINUTES",
+    options: str = "",
+    public: str = "",
+    sink: str = "connector = 'python'",
+    group: str = "k",
+) -> str:
+    """A script with one sink; the budget is so large that a few units make a key appear."""
+    groups = ", ".join(part for part in (group, window) if part)
+    return (
+        f"CREATE SOURCE s (unit TEXT, k TEXT, x DOUBLE, ts TIMESTAMP) WITH ({source});\n{public}\n"
+        f"CREATE SINK t WITH ({sink}) AS SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 40,"
+        " delta = 1e-3, privacy_unit_column = unit, max_rows_contributed = 6, max_rows_per_group"
+        f" = 3, mechanism = 'tree'{options}) {select} FROM s GROUP BY {groups} {emit};\n"
+    )
+
+
+def replay(start: int, stop: int, every: int = 15) -> str:
+    """EMIT on event time between two moments."""
+    low, high = (datetime.fromtimestamp(at / 1e6, UTC).replace(tzinfo=None) for at in (start, stop))
+    return (
+        f"EMIT EVERY INTERVAL {every} MINUTES ON EVENT TIME FROM TIMESTAMP '{low}' TO TIMESTAMP"
+        f" '{high}'"
+    )
+
+
+def made(folder: Path, sql: str, **options: Any) -> LocalEngine:
+    """The engine of a script's sink, its state in `folder`."""
+    (sink,) = compile_script(sql, folder=str(folder)).sinks
+    options = {"output": None, "clock": None, "threads": 2} | options
+    return open_engine(
+        sink,
+        state=folder / options.pop("state", "state"),
+        secret=folder / "secret",
+        folder=folder,
+        **options,
+    )
+
+
+@dataclass
+class FakeClock:
+    """A clock that waits by jumping, and lets things happen on the way."""
+
+    time: int = START
+    happenings: Sequence[tuple[int, Callable[[], None]]] = ()
+
+    def now(self) -> int:
+        return self.time
+
+    def wait(self, until: int, stop: threading.Event) -> None:
+        for at, happens in sorted(self.happenings, key=lambda item: item[0]):
+            if self.time < at <= until:
+                self.time = at
+                happens()
+        self.time = max(self.time, until)
+
+
+def write(path: Path, records: Sequence[Record]) -> None:
+    """A Parquet file that appears whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = list(zip(*records, strict=True)) if records else [()] * 4
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
+    temporary = path.with_name("." + path.name)
+    pq.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), temporary)
+    temporary.rename(path)
+
+
+def run_all(engine: LocalEngine, triggers: int | None = None) -> dict[int, list[dict[str, Any]]]:
+    """Run to the end, or a number of triggers; the rows of each, from a `Collected` sink."""
+    assert isinstance(engine.sink, Collected)
+    stop, ran = threading.Event(), []
+
+    def report(progress: Progress) -> None:
+        ran.append(progress.trigger)
+        if len(ran) == triggers:
+            stop.set()
+
+    try:
+        engine.run(stop, report)
+    finally:
+        engine.close()
+    assert ran == list(range(ran[0], ran[0] + len(ran))) if ran else True
+    releases = engine.sink.releases[-len(ran) :] if ran else []
+    return {trigger: rows.to_pylist() for trigger, rows in zip(ran, releases, strict=True)}
+
+
+def windows_of(query: Query, at: int) -> list[int]:
+    """The windows that contain a moment, counted one by one."""
+    window = query.window
+    if window is None:
+        return [0]
+    assert isinstance(window, Tumble | Hop)
+    last = at // window.hop_us
+    return [w for w in range(last - 50, last + 1) if at < w * window.hop_us + window.size_us]
+
+
+def twin_rows(query: Query, records: Sequence[Record]) -> list[Row]:
+    """What the row part of `script` yields."""
+    return [
+        Row(
+            unit=(unit,),
+            key=(key,),
+            window=window,
+            timestamp=at,
+            values=(value,),
+            period=None if query.period_us is None else at // query.period_us,
+        )
+        for unit, key, value, at in records
+        if at is not None
+        for window in windows_of(query, at)
+    ]
+
+
+def twin_run(
+    engine: LocalEngine, batches: dict[int, Sequence[Record]], secret: Secret = SECRET
+) -> dict[int, list[dict[str, Any]]]:
+    """The rows that the twin releases for records given by trigger, as the sink shows them."""
+    query, plan = engine.query, engine.plan
+    twin = Twin(plan, secret.key, secret.instance)
+    quanta = [calibrated.quantum for calibrated in plan.calibration.processes]
+    released: dict[int, list[dict[str, Any]]] = {}
+    for trigger, records in batches.items():
+        found = twin.run(twin_rows(query, records), trigger)
+        released[trigger] = [
+            {
+                "window": row.window,
+                "final": row.final,
+                "key": row.key,
+                "values": [value * q for value, q in zip(row.values, quanta, strict=True)],
+            }
+            for row in found
+        ]
+    return released
+
+
+def as_twin(query: Query, rows: dict[int, list[dict[str, Any]]]) -> dict[int, list[dict[str, Any]]]:
+    """Released rows in the twin's terms."""
+    hop = None if query.window is None else query.window.hop_us
+    epoch = datetime(1970, 1, 1)
+
+    def window(row: dict[str, Any]) -> int:
+        if hop is None:
+            assert row["window_start"] is None
+            return 0
+        return (row["window_start"] - epoch) // timedelta(microseconds=hop)
+
+    return {
+        trigger: [
+            {
+                "window": window(row),
+                "final": row["final"],
+                "key": canonical((row["k"],), ("text",)),
+                "values": [row["n"], row["total"]],
+            }
+            for row in released
+        ]
+        for trigger, released in rows.items()
+    }
