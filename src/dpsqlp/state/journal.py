@@ -172,6 +172,7 @@ class Journal:
             f"units/{i}/{s}": change for (i, s), change in step.units.items()
         }
         changes |= {f"keys/{i}/{s}": change for (i, s), change in step.keys.items()}
+        digests = each(input_digest, [groups for _, groups in sorted(step.groups.items())])
 
         def write(name: str) -> tuple[str, TableLog]:
             log = self.manifest.tables.get(name, TableLog(0))
@@ -191,7 +192,7 @@ class Journal:
             self.manifest,
             trigger=trigger,
             position=position,
-            input_digest=input_digest(step.groups),
+            input_digest=digest([text.encode() for text in digests]),
             release=self._write(f"releases/{trigger}.arrow", [release]),
             tables=logs,
         )
