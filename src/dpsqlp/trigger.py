@@ -48,6 +48,7 @@ class Releases:
 
 Place = tuple[int, int]  # (period or window, shard)
 Each = Callable[..., Iterable[Any]]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ class Step:
     """A trigger's releases, and what its journal needs."""
 
     releases: Releases
-    groups: Groups  # the bounded input
+    groups: dict[Place, Groups]  # the bounded input
     units: dict[Place, Bounded]
-    keys: dict[Place, NDArray[np.int64]]  # changed rows
+    keys: dict[Place, Rows]  # changed
 
 
 @dataclass(slots=True)
@@ -100,40 +101,38 @@ class Pipeline:
             plan, batch, trigger, self.units, self.keys, self.public
         )  # (unit, key, window, timestamp, values): open windows only
 
-        def by_unit(task: tuple[Place, UnitTable, Records]) -> tuple[Place, Bounded, Groups]:
-            place, table, shard = task
+        def by_unit(task: tuple[Place, UnitTable, Rows]) -> tuple[Place, Bounded, Groups]:
+            place, table, rows = task
+            shard = records.subset(rows)
             bounded = bound(plan, table, shard)  # what the caps allow, with votes
             return place, bounded, combine(shard, bounded)  # (key, window, prev): votes, sums
 
         units = list(each(by_unit, list(_by_unit(plan, state, records, trigger))))
-        groups = merge([part for _, _, part in units])
+        parts = [part for _, _, part in units]
 
-        def by_key(task: tuple[Place, KeyTable, Groups]) -> tuple[Place, Released]:
-            (window, shard), table, members = task
+        def by_key(task: tuple[Place, KeyTable]) -> tuple[Place, Groups, Released]:
+            (window, shard), table = task
+            groups = merge([_members(part, window, shard, state.shards) for part in parts])
             index = trigger - plan.windows.first(window)
-            released = advance(plan, self.noises, table, members, window, index)
-            return (window, shard), released
+            released = advance(plan, self.noises, table, groups, window, index)
+            return (window, shard), groups, released
 
-        keys = list(each(by_key, list(self._by_key(state, groups, trigger))))
+        keys = list(each(by_key, list(self._by_key(state, trigger))))
 
         state.trigger = trigger
         _drop_closed(plan, state, trigger)
         return Step(
-            releases=_collect(plan, trigger, [(place[0], part) for place, part in keys]),
-            groups=groups,
+            releases=_collect(plan, trigger, [(place[0], part) for place, _, part in keys]),
+            groups={place: groups for place, groups, _ in keys},
             units={place: bounded for place, bounded, _ in units},
-            keys={place: part.changed for place, part in keys},
+            keys={place: part.changed for place, _, part in keys},
         )
 
-    def _by_key(
-        self, state: State, groups: Groups, trigger: int
-    ) -> Iterator[tuple[Place, KeyTable, Groups]]:
-        """The groups of each open (window, shard), also where there are none."""
+    def _by_key(self, state: State, trigger: int) -> Iterator[tuple[Place, KeyTable]]:
+        """The keys of every open (window, shard)."""
         for window in self.plan.windows.open(trigger):
-            members = np.flatnonzero(groups.window == window)
-            for shard, rows in enumerate(_shards(groups.key[members], state.shards)):
-                table = self.key_table(state, window, shard)
-                yield (window, shard), table, groups.subset(members[rows])
+            for shard in range(state.shards):
+                yield (window, shard), self.key_table(state, window, shard)
 
     def empty_key_table(self) -> KeyTable:
         """A table without keys."""
@@ -168,15 +167,21 @@ def _check_turn(plan: Plan, state: State, trigger: int) -> None:
 
 def _by_unit(
     plan: Plan, state: State, records: Records, trigger: int
-) -> Iterator[tuple[Place, UnitTable, Records]]:
-    """The records of each (period, shard) with that shard's units."""
+) -> Iterator[tuple[Place, UnitTable, Rows]]:
+    """The units of every open (period, shard), and which records are theirs."""
     for period in [0] if plan.periods is None else plan.periods.open(trigger):
         if period not in state.units:
             state.units[period] = [UnitTable() for _ in range(state.shards)]
         members = np.flatnonzero(records.period == period)
         shards = _shards(records.unit[members], state.shards)
         for shard, (table, rows) in enumerate(zip(state.units[period], shards, strict=True)):
-            yield (period, shard), table, records.subset(members[rows])
+            yield (period, shard), table, members[rows]
+
+
+def _members(groups: Groups, window: int, shard: int, shards: int) -> Groups:
+    """The groups of a window whose keys belong to a shard."""
+    here = (groups.window == window) & (groups.key[:, 1] % np.uint64(shards) == shard)
+    return groups.subset(np.flatnonzero(here))
 
 
 def _shards(ids: Words, shards: int) -> list[NDArray[np.int64]]:

@@ -877,10 +877,10 @@ RELEASE = [
         "a window without records passed over",
         "1: every public key of every grid window is released at every trigger",
         "trigger.py",
-        "        members = np.flatnonzero(groups.window == window)\n",
-        "        members = np.flatnonzero(groups.window == window)\n"
-        "        if not len(members):\n"
-        "            continue\n",
+        "keys = list(each(by_key, list(self._by_key(state, trigger))))",
+        "seen = np.unique(np.concatenate([part.window for part in parts]))\n"
+        "        tasks = [t for t in self._by_key(state, trigger) if t[0][0] in seen]\n"
+        "        keys = list(each(by_key, tasks))",
         INVARIANTS + "test_public_keys_are_released_at_every_trigger_of_every_window",
     ),
     Break(

@@ -45,7 +45,8 @@ class Records:
 
     unit: Words
     key: Words
-    key_text: Encoded
+    key_text: Encoded  # of the whole batch; record r has text number text[r]
+    text: NDArray[np.int64]
     window: NDArray[np.int64]
     index: NDArray[np.int64]  # the trigger's index within the record's window
     timestamp: NDArray[np.int64]
@@ -62,7 +63,8 @@ class Records:
         return Records(
             self.unit[rows],
             self.key[rows],
-            self.key_text.take(rows),
+            self.key_text,
+            self.text[rows],
             self.window[rows],
             self.index[rows],
             self.timestamp[rows],
@@ -100,6 +102,7 @@ def admit(
         unit=units.identify(encode(batch.unit, len(window))),
         key=keys.identify(key_text),
         key_text=key_text,
+        text=np.arange(len(window)),
         window=window,
         index=trigger - window * (plan.windows.stride or 0),
         timestamp=np.where(timed, timestamp, np.iinfo(np.int64).min),

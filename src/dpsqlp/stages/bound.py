@@ -100,6 +100,7 @@ def _ordered_by_unit(
         records.timestamp,
         records.key_text.data,
         records.key_text.offsets,
+        records.text,
         records.window,
         records.values,
     )
@@ -136,14 +137,15 @@ def _group(scratch, rows, order):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _precedes(a, b, timestamp, data, offsets, window, values):  # type: ignore[no-untyped-def]
+def _precedes(a, b, timestamp, data, offsets, text, window, values):  # type: ignore[no-untyped-def]
     if timestamp[a] != timestamp[b]:
         return timestamp[a] < timestamp[b]
-    length_a = offsets[a + 1] - offsets[a]
-    length_b = offsets[b + 1] - offsets[b]
+    at_a, at_b = offsets[text[a]], offsets[text[b]]
+    length_a = offsets[text[a] + 1] - at_a
+    length_b = offsets[text[b] + 1] - at_b
     for k in range(min(length_a, length_b)):
-        byte_a = data[offsets[a] + k]
-        byte_b = data[offsets[b] + k]
+        byte_a = data[at_a + k]
+        byte_b = data[at_b + k]
         if byte_a != byte_b:
             return byte_a < byte_b
     if length_a != length_b:
@@ -157,7 +159,7 @@ def _precedes(a, b, timestamp, data, offsets, window, values):  # type: ignore[n
 
 
 @numba.njit(nogil=True, cache=True)
-def _sort_groups(starts, order, timestamp, data, offsets, window, values):  # type: ignore[no-untyped-def]
+def _sort_groups(starts, order, timestamp, data, offsets, text, window, values):  # type: ignore[no-untyped-def]
     """Sort each group in place: insertion sort of short runs, then merges."""
     for g in range(len(starts)):
         begin, end = starts[g]
@@ -167,7 +169,7 @@ def _sort_groups(starts, order, timestamp, data, offsets, window, values):  # ty
                 item = order[k]
                 at = k
                 while at > low and _precedes(
-                    item, order[at - 1], timestamp, data, offsets, window, values
+                    item, order[at - 1], timestamp, data, offsets, text, window, values
                 ):
                     order[at] = order[at - 1]
                     at -= 1
@@ -181,7 +183,7 @@ def _sort_groups(starts, order, timestamp, data, offsets, window, values):  # ty
                 at = low
                 while taken < run:
                     if right < stop and _precedes(
-                        order[right], left[taken], timestamp, data, offsets, window, values
+                        order[right], left[taken], timestamp, data, offsets, text, window, values
                     ):
                         order[at] = order[right]
                         right += 1

@@ -56,7 +56,7 @@ def combine(records: Records, bounded: Bounded) -> Groups:
         bounded.prev,
         bounded.votes,
         bounded.values,
-        kept,
+        records.text[kept],
         records.key_text,
     )
 
