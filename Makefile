@@ -32,8 +32,9 @@ demo: $(STAMP) ## A day of page views as a live private table, beside the truth
 mutants: $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
 	$(BIN)/python tests/mutants/run.py
 
-bench: $(STAMP) ## Speed of the core on one core, one JSON object per line
+bench: $(STAMP) ## Speed of the core and of the whole pipeline, one JSON object per line
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/pipeline.py
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -43,7 +43,7 @@ def make_source(query: Query, storage: Storage, folder: Path) -> Source:
     """The source of a query."""
     match query.source.connector:
         case "files":
-            return FileSource(query.source, getattr(query, "event_column", None), folder)
+            return FileSource(query.source, query.event_column, folder)
         case "stdin":
             return StandardInput(query.source, storage)
         case "python":

@@ -281,12 +281,14 @@ class Aggregates:
                 "Aggregate with GROUP BY; HAVING, ORDER BY and LIMIT act on what is released.",
             )
         inner = node.find(exp.Func) or node
-        name = self.text.written(inner).upper()
+        placed = inner.meta.get("start") is not None
+        name = self.text.written(inner).upper() if placed else inner.key.upper()
+        inner = inner if placed else node
         supported = "COUNT, SUM, AVG, VARIANCE and STDDEV are supported."
-        if isinstance(inner, exp.Max | exp.Min):
+        if name in ("MAX", "MIN"):
             fact = f"{name} depends on single rows, so no bounded noise hides one"
             way_out = f"{supported} For the range, group by a bucket such as FLOOR(x / 10)."
-        elif isinstance(inner, _QUANTILES):
+        elif node.find(*_QUANTILES):
             fact = f"{name} is a quantile, which is not supported"
             way_out = f"{supported} For quantiles, count per bucket such as FLOOR(x / 10)."
         else:

@@ -124,6 +124,7 @@ class Query:
     public_keys: tuple[bytes, ...] | None  # canonical bytes, sorted; None: selected privately
     processes: tuple[Process, ...]
     outputs: tuple[Output, ...]
+    event_column: str | None  # the source's column that the timestamp is, if it is one
 
     @property
     def triggers(self) -> int:

@@ -108,7 +108,24 @@ def compile_query(
         public_keys=_public_keys(text, options, tables, names, key_types, binder),
         processes=tuple(aggregates.processes),
         outputs=outputs,
+        event_column=_event_column(select, source, timestamp),
     )
+
+
+def _event_column(select: exp.Select, source: SourceDef, timestamp: exp.Expr | None) -> str | None:
+    """The column of the source that the timestamp is, where the query reads the source directly.
+
+    Event time is then left to the file reader, which skips what it need not read.
+    """
+    table = select.args["from_"].this
+    direct = isinstance(table, exp.Table) and not (
+        select.args.get("with_") or select.args.get("joins")
+    )
+    if not direct or not isinstance(timestamp, exp.Column):
+        return None
+    columns = {name.lower(): (name, kind) for name, kind in source.columns}
+    name, kind = columns.get(timestamp.name.lower(), ("", ""))
+    return name if kind.upper() == "TIMESTAMP" else None
 
 
 def _private_select(text: Text, node: exp.Expr) -> exp.Select:
