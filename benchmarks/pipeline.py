@@ -107,6 +107,7 @@ def bench_day(units: int, files: Path) -> None:
 def bench_cold_keys(sizes: list[int], touched: int) -> None:
     """A trigger with its commit, the same micro-batch, on tables of cold keys."""
     from core import SECRET, batch, groups, plan
+
     from dpsqlp.stages.advance import advance
     from dpsqlp.state.journal import Journal
     from dpsqlp.state.storage import LocalStorage

@@ -12,11 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.local import LocalEngine, Progress
 from dpsqlp.engines.script import open_engine
 from dpsqlp.entropy.secret import Secret
-from dpsqlp.sinks.base import Collected, Sink
+from dpsqlp.sinks.base import Collected
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Hop, Query, Tumble
 from twin import Row, Twin, canonical
@@ -92,13 +91,18 @@ class FakeClock:
         self.time = max(self.time, until)
 
 
+def table(records: Sequence[Record]) -> pa.Table:
+    """Records as an Arrow table."""
+    columns = list(zip(*records, strict=True)) if records else [()] * 4
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
 def write(path: Path, records: Sequence[Record]) -> None:
     """A Parquet file that appears whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = list(zip(*records, strict=True)) if records else [()] * 4
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
     temporary = path.with_name("." + path.name)
-    pq.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), temporary)
+    pq.write_table(table(records), temporary)
     temporary.rename(path)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsqlp.accounting.model import Caps
 from dpsqlp.plan import Grid
-from dpsqlp.sql import Emit, Hop, Query, SourceDef, Tumble, connect
+from dpsqlp.sql import Emit, Hop, Query, Tumble, connect
 from dpsqlp.sql.plan import period_grid, window_grid
 from sql.scripts import query
 
@@ -94,16 +94,13 @@ def test_window_numbers(hop: int, size: int) -> None:
         assert period == (None if stamp is None else stamp // (5 * HOUR))
 
 
+PLAIN = query()
+
+
 def made(size: int, hop: int, lateness: int, period: int) -> Query:
-    """A query with these lengths in intervals; the rest does not matter."""
+    """A query with these lengths in intervals."""
     window = Tumble(size) if hop == size else Hop(size, hop)
-    return Query(
-        source=SourceDef("s", (), {}), row_sql="", release_sql="", normal_form="",
-        public_tables=(), unit_names=(), unit_types=(), unit_kinds=(), key_names=(), key_types=(),
-        key_kinds=(), window=window, emit=Emit(1, lateness_us=lateness), period_us=period,
-        epsilon=1, delta=1e-6, caps=Caps(1, 1, 1), minimum=0, selection_share=0.5,
-        mechanism="tree", release="every_trigger", public_keys=None, processes=(), outputs=(),
-    )  # fmt: skip
+    return replace(PLAIN, window=window, emit=Emit(1, lateness_us=lateness), period_us=period)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

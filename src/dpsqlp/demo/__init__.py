@@ -60,11 +60,11 @@ def run_demo(*, fast: bool, keep: Path | None, console: Console | None = None) -
                 appeared.setdefault(row.page, moment.clock)
             time.sleep(max(due - time.monotonic(), 0))
             if live is not None:
-                live.update(show(moment), refresh=True)
+                live.update(show(moment, console.width), refresh=True)
         if live is not None:
             live.stop()
         else:
-            console.print(show(moment))
+            console.print(show(moment, console.width))
         _conclude(console, engine, day, appeared)
         _say_where(console, keep)
 
@@ -151,5 +151,5 @@ def _live(console: Console, moment: Moment) -> Iterator[Live | None]:
     if not console.is_terminal:
         yield None
         return
-    with Live(show(moment), console=console, auto_refresh=False) as live:
+    with Live(show(moment, console.width), console=console, auto_refresh=False) as live:
         yield live

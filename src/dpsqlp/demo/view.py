@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 _ROWS = 14
-_BAR = 44
+_BARS = 12, 44  # the shortest and the longest bar
+_OTHER = 58  # what the other columns take
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,9 @@ class Moment:
         return inside / max(len(self.rows), 1)
 
 
-def show(moment: Moment) -> Group:
-    """The table of a moment."""
+def show(moment: Moment, width: int) -> Group:
+    """The table of a moment, for a console of a width."""
+    bar = min(max(width - _OTHER, _BARS[0]), _BARS[1])
     top = sorted(moment.rows, key=lambda row: -row.views)[:_ROWS]
     scale = max((max(row.views + 2 * row.deviation, row.truth) for row in top), default=1.0)
     table = Table(
@@ -59,14 +61,14 @@ def show(moment: Moment) -> Group:
     table.add_column("released", justify="right", min_width=8, style="bold cyan")
     table.add_column("± 2 sd", justify="right", style="cyan")
     table.add_column("truth", justify="right", min_width=6, style="yellow")
-    table.add_column("released [cyan]━[/], error bar [cyan]├┤[/], truth [yellow]◆[/]", width=_BAR)
+    table.add_column("[cyan]━├┤[/] with error bar, [yellow]◆[/] truth", width=bar, no_wrap=True)
     for row in top:
         table.add_row(
             row.page,
             f"{row.views:,}",
             f"{2 * row.deviation:,.0f}",
             f"{row.truth:,}",
-            _bar(row, scale),
+            _bar(row, scale, bar),
         )
     for _ in range(_ROWS - len(top)):
         table.add_row("", "", "", "", "")
@@ -84,18 +86,18 @@ def _caption(moment: Moment) -> Text:
     )
 
 
-def _bar(row: Row, scale: float) -> Text:
+def _bar(row: Row, scale: float, width: int) -> Text:
     """A bar to the released count, whiskers two deviations around it, a mark at the truth."""
 
     def cell(value: float) -> int:
-        return min(max(round(value / scale * (_BAR - 1)), 0), _BAR - 1)
+        return min(max(round(value / scale * (width - 1)), 0), width - 1)
 
     end, low, high = (
         cell(row.views),
         cell(row.views - 2 * row.deviation),
         cell(row.views + 2 * row.deviation),
     )
-    cells = ["━" if n <= end else " " for n in range(_BAR)]
+    cells = ["━" if n <= end else " " for n in range(width)]
     if high > low:
         cells[low : high + 1] = ["├", *"─" * (high - low - 1), "┤"]
     text = Text("".join(cells), style="cyan")
