@@ -124,3 +124,12 @@ def test_a_units_state_outlives_its_records(size: int, hop: int, late: int, peri
                 assert number in periods.open(trigger)
                 longest = max(longest, trigger - periods.first(number))
     assert longest == periods.triggers
+
+
+def test_event_time_is_left_to_the_reader_only_for_the_sources_own_column() -> None:
+    """Where another name could stand behind it, every record is read and judged by its row."""
+    assert query().event_column == "ts"
+    assert query(rows="FROM s AS v(unit, a, b, c, ts, e)").event_column is None
+    assert query(ctes="WITH r AS (SELECT * FROM s)", rows="FROM r").event_column is None
+    shifted = "GROUP BY c, TUMBLE(ts + INTERVAL 1 HOUR, INTERVAL 1 DAY)"
+    assert query(group=shifted).event_column is None

@@ -35,8 +35,10 @@ def run_together(
 
 def is_done(engine: LocalEngine) -> bool:
     """Whether the last trigger has run, or standard input has."""
-    source = engine.source
-    return engine.finished or (isinstance(source, StandardInput) and source.exhausted)
+    if engine.finished:
+        return True
+    ended = isinstance(engine.source, StandardInput) and engine.source.exhausted
+    return ended and engine.journal.pending() is None
 
 
 def _next(engines: Mapping[str, LocalEngine], now: int) -> str:

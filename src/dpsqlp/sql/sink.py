@@ -118,10 +118,13 @@ def _event_column(select: exp.Select, source: SourceDef, timestamp: exp.Expr | N
     Event time is then left to the file reader, which skips what it need not read.
     """
     table = select.args["from_"].this
-    direct = isinstance(table, exp.Table) and not (
-        select.args.get("with_") or select.args.get("joins")
-    )
-    if not direct or not isinstance(timestamp, exp.Column):
+    if (
+        not isinstance(table, exp.Table)
+        or table.alias_column_names
+        or select.args.get("with_")
+        or select.args.get("joins")
+        or not isinstance(timestamp, exp.Column)
+    ):
         return None
     columns = {name.lower(): (name, kind) for name, kind in source.columns}
     name, kind = columns.get(timestamp.name.lower(), ("", ""))

@@ -1,0 +1,307 @@
+"""The command line: what it runs, says, refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import dpsqlp
+from dpsqlp.cli.app import app
+
+COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
+OPTIONS = (
+    "epsilon = 4, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1,"
+    " mechanism = 'tree'"
+)
+SELECT = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({OPTIONS}) url, COUNT(*) AS views"
+SOURCE = "CREATE SOURCE page_views (url TEXT, user_id BIGINT, ts TIMESTAMP)"
+FILES = f"{SOURCE} WITH (connector = 'files', path = 'events/*.parquet');\n"
+REPLAY = (
+    "GROUP BY url, TUMBLE(ts, INTERVAL 1 HOUR)\nEMIT EVERY INTERVAL 10 MINUTES ON EVENT TIME"
+    " FROM TIMESTAMP '2024-01-01 00:00:00' TO TIMESTAMP '2024-01-01 01:00:00';\n"
+)
+POPULAR = f"CREATE SINK popular WITH (connector = 'parquet', path = 'out') AS\n{SELECT}"
+SCRIPT = f"{FILES}{POPULAR}\nFROM page_views\n{REPLAY}"
+LIVE = (
+    f"{SOURCE} WITH (connector = 'stdin');\n{POPULAR}\nFROM page_views GROUP BY url"
+    " EMIT EVERY INTERVAL 1 SECOND FOR 1000 TRIGGERS;\n"
+)
+USERS = 200
+
+
+def write_events(folder: Path, rare: list[str]) -> None:
+    """A page of many users; rare pages, each of a user of its own."""
+    urls = ["/home"] * USERS + rare
+    moment = datetime(2024, 1, 1, 0, 5)
+    table = pa.table(
+        {
+            "url": urls,
+            "user_id": list(range(len(urls))),
+            "ts": pa.array([moment] * len(urls), pa.timestamp("us")),
+        }
+    )
+    (folder / "events").mkdir(exist_ok=True)
+    pq.write_table(table, folder / "events" / "a.parquet")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    write_events(tmp_path, ["/rare"])
+    file = tmp_path / "views.sql"
+    file.write_text(SCRIPT)
+    return file
+
+
+def call(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def released(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "out").glob("*.parquet"))}
+
+
+def test_every_command_and_option_has_help() -> None:
+    root: Any = typer.main.get_command(app)
+    assert root.help
+    assert set(root.commands) == {"run", "explain", "inspect", "demo"}
+    for name, command in root.commands.items():
+        assert command.help, name
+        assert "dpsqlp " + name in command.epilog, f"{name} has no example"
+    for command in (root, *root.commands.values()):
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), f"{command.name} {parameter.name}"
+
+
+def test_help_names_the_exit_codes_and_loads_nothing_heavy() -> None:
+    answer = call("--help")
+    assert answer.exit_code == 0
+    assert "0 done, 1 refused, 2 wrong usage, 130 interrupted" in answer.output
+    code = (
+        "import sys, dpsqlp.cli.app;"
+        "print([m for m in ('numba', 'pyarrow', 'scipy', 'duckdb') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+    assert call("--version").output.startswith("dpsqlp ")
+
+
+def test_run_replays_files_and_says_what_it_promises(script: Path) -> None:
+    answer = call("run", script)
+    assert answer.exit_code == 0, answer.output
+    assert "popular begins: (4, 1e-06)-DP for each user_id" in answer.stderr
+    assert "popular: ran 6 triggers, released 6 rows" in answer.stderr
+    assert "records/s" not in answer.stderr
+    assert answer.stdout == ""
+    files = released(script.parent)
+    assert len(files) == 6
+    last = pq.read_table(script.parent / "out" / list(files)[-1])
+    assert last.column("url").to_pylist() == ["/home"]
+    assert last.column("final").to_pylist() == [True]
+    assert (script.parent / "views.secret").stat().st_mode & 0o777 == 0o600
+    again = call("run", script)
+    assert again.exit_code == 0
+    assert "ran 0 triggers" in again.stderr
+    assert released(script.parent) == files
+
+
+def test_metrics_are_shown_only_when_asked_for(script: Path) -> None:
+    assert "records/s" in call("run", script, "--metrics").stderr
+
+
+def test_a_stopped_run_goes_on_where_it_was(script: Path) -> None:
+    with dpsqlp.open(script) as stream:
+        stream.trigger()
+        stream.trigger()
+    answer = call("run", script)
+    assert answer.exit_code == 0
+    assert "popular goes on" in answer.stderr
+    assert "ran 4 triggers" in answer.stderr
+    assert len(released(script.parent)) == 6
+
+
+def test_several_sinks_run_together_and_say_what_they_add_up_to(script: Path) -> None:
+    second = POPULAR.replace("popular", "second").replace("'out'", "'out2'")
+    script.write_text(SCRIPT + f"{second}\nFROM page_views\n{REPLAY}")
+    answer = call("run", script)
+    assert answer.exit_code == 0, answer.output
+    assert "Together the sinks popular, second over page_views are (" in answer.stderr
+    for folder in ("out", "out2"):
+        assert len(list((script.parent / folder).iterdir())) >= 6
+    text = call("inspect", script.with_suffix(".state")).stdout
+    assert "Together popular, second are (" in text
+    numbers = json.loads(call("explain", script, "--json").stdout)
+    assert set(numbers["sinks"]) == {"popular", "second"}
+    assert numbers["together"].startswith("Together")
+
+
+def test_refused_sql_shows_line_column_and_snippet(script: Path) -> None:
+    script.write_text(SCRIPT.replace("delta", "dleta"))
+    for command in ("run", "explain"):
+        answer = call(command, script)
+        assert answer.exit_code == 1
+        assert "Line 3, column 56: There is no option dleta." in answer.stderr
+        assert "^^^^^" in answer.stderr
+        assert "Did you mean delta?" in answer.stderr
+        assert "Traceback" not in answer.stderr
+    assert not script.with_suffix(".state").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("connector = 'files'", "connector = 'python'", "fed from Python"),
+        ("connector = 'parquet', path", "path", "does not say where"),
+        ("connector = 'parquet'", "connector = 'carrier pigeon'", "parquet, jsonl"),
+    ],
+)
+def test_what_cannot_run_is_refused(script: Path, old: str, new: str, message: str) -> None:
+    text = SCRIPT.replace(old, new)
+    if "python" in new:
+        text = (
+            text.partition("GROUP BY")[0] + "GROUP BY url EMIT EVERY INTERVAL 1 DAY FOR 2 TRIGGERS"
+        )
+    script.write_text(text)
+    answer = call("run", script)
+    assert answer.exit_code == 1
+    assert message in answer.stderr
+
+
+def test_standard_input_is_read_by_one_sink(tmp_path: Path) -> None:
+    file = tmp_path / "live.sql"
+    file.write_text(LIVE + LIVE.partition(";\n")[2].replace("popular", "second"))
+    answer = call("run", file)
+    assert answer.exit_code == 1
+    assert "only once" in answer.stderr
+
+
+def test_wrong_usage_is_code_two(tmp_path: Path) -> None:
+    assert call("run", tmp_path / "missing.sql").exit_code == 2
+    assert call("run").exit_code == 2
+    assert call("fly").exit_code == 2
+
+
+def test_a_lost_secret_and_a_foreign_folder_are_refused(script: Path, tmp_path: Path) -> None:
+    assert call("run", script).exit_code == 0
+    script.with_suffix(".secret").unlink()
+    answer = call("run", script)
+    assert answer.exit_code == 1
+    assert "Bring it back" in answer.stderr
+    (tmp_path / "empty").mkdir()
+    answer = call("inspect", tmp_path / "empty")
+    assert answer.exit_code == 1
+    assert "holds no state" in answer.stderr
+
+
+def test_explain_prints_words_or_every_number(script: Path) -> None:
+    words = call("explain", script)
+    assert words.exit_code == 0
+    assert "(4, 1e-06)-differentially private for each user_id" in words.stdout
+    numbers = json.loads(call("explain", script, "--json").stdout)
+    top = {"epsilon", "delta", "nu", "triggers", "unit", "caps", "selection", "columns"}
+    assert top <= set(numbers)
+    caps = {"max_rows_contributed", "max_rows_per_group", "max_selections_contributed"}
+    assert caps == set(numbers["caps"])
+    selection = {"mechanism", "sensitivity", "sigma", "delta_gaussian", "delta_threshold"}
+    assert selection <= set(numbers["selection"])
+    assert numbers["triggers"] == 6 == len(numbers["selection"]["thresholds"])
+    assert all(isinstance(threshold, int) for threshold in numbers["selection"]["thresholds"])
+    (column,) = numbers["columns"]
+    assert {"name", "mechanism", "sensitivity", "sigma", "quantum"} <= set(column)
+    assert len(column["standard_deviation"]) == 6
+    assert not script.with_suffix(".state").exists()
+
+
+def test_inspect_depends_on_released_data_alone(script: Path) -> None:
+    """Two runs of one instance whose streams differ in keys that are not released."""
+    state, folder = script.with_suffix(".state"), script.parent
+    dpsqlp.open(script).close()
+    begun = call("inspect", state).stdout
+    assert "no trigger has run" in begun
+    shutil.copytree(state, folder / "copy")
+
+    def inspected() -> str:
+        assert call("run", script).exit_code == 0
+        return call("inspect", state).stdout + call("inspect", state / "popular").stdout
+
+    first, files = inspected(), released(folder)
+    shutil.rmtree(state)
+    shutil.copytree(folder / "copy", state)
+    write_events(folder, [f"/rare/{n}" for n in range(500)])
+    second = inspected()
+    assert released(folder) == files
+    assert second == first
+    assert "(4, 1e-06)-DP for each user_id" in first
+    assert "6 triggers of 6" in first
+    assert "1 closed, 0 open" in first
+    assert "1 row" in first
+    assert "rare" not in first
+
+
+def lines(start: int) -> bytes:
+    return b"".join(
+        json.dumps({"url": "/home", "user_id": user}).encode() + b"\n"
+        for user in range(start, start + USERS)
+    )
+
+
+def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(tmp_path: Path) -> None:
+    """SIGINT while standard input is open: 130, and the same command resumes."""
+    file = tmp_path / "live.sql"
+    file.write_text(LIVE)
+    command, environment = [*COMMAND, "run", str(file)], {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    try:
+        process.stdin.write(lines(0))
+        process.stdin.flush()
+        while not any(pq.read_table(path).num_rows for path in complete(tmp_path)):
+            assert process.poll() is None, process.communicate()[1].decode()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read().decode()
+        assert process.wait() == 130, said
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.stdin.close()
+        process.wait()
+        process.stderr.close()
+    assert f"To go on: dpsqlp run {file}" in said
+    assert "Send again what came on standard input" in said
+    assert "Traceback" not in said
+    before = complete(tmp_path)
+
+    resumed = subprocess.run(
+        command, input=lines(USERS), capture_output=True, timeout=60, check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr.decode()
+    assert b"popular goes on" in resumed.stderr
+    after = complete(tmp_path)
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+    (views,) = pq.read_table(after[-1]).column("views").to_pylist()
+    assert abs(views - 2 * USERS) < 100
+
+
+def complete(folder: Path) -> list[Path]:
+    return sorted((folder / "out").glob("*.parquet"))

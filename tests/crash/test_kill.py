@@ -1,0 +1,78 @@
+"""Killed at every step and at random moments, a pipeline's output is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crash.crashes import ALL, Worker, begun, copied, outputs, steps
+
+KILLED = -signal.SIGKILL
+OBJECTS = ("intent.json", "units", "keys", "releases", "manifest.json", "out")
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as process:
+        yield process
+
+
+def test_killed_at_every_step(worker: Worker, tmp_path: Path) -> None:
+    """Before each write, sync, rename, folder sync and delete, and half way through each write."""
+    pipeline = begun(tmp_path, 2)
+    whole = copied(pipeline, "whole")
+    assert worker.run(whole) == 0
+    expected, kinds = outputs(whole), steps(whole)
+    assert len(expected) == 10
+    every = {
+        f"{do} {what}" for do in ("write", "sync", "rename", "sync_folder") for what in OBJECTS
+    }
+    every |= {"remove units", "remove keys", "remove releases"}
+    assert set(kinds) == every
+    chosen = range(1, len(kinds) + 1) if ALL else _sample(kinds)
+    for number, kill_at in enumerate(chosen):
+        folder = copied(pipeline, "killed")
+        assert worker.run(folder, kill_at=kill_at) == KILLED
+        if number % 3 == 0:  # and again while it recovers
+            assert worker.run(folder, kill_at=1 + kill_at % 5) == KILLED
+        assert worker.run(folder) == 0
+        assert outputs(folder) == expected, f"killed before step {kill_at}, {kinds[kill_at - 1]}"
+
+
+def _sample(kinds: list[str]) -> list[int]:
+    """Each kind of step once, at some trigger."""
+    dice = random.Random(5)
+    places: dict[str, list[int]] = {}
+    for number, kind in enumerate(kinds, 1):
+        places.setdefault(kind, []).append(number)
+    return sorted(dice.choice(numbers) for numbers in places.values())
+
+
+def test_killed_at_random_moments(worker: Worker, tmp_path: Path) -> None:
+    """Run, kill, run on, kill again; where a run has come to its end its output is compared."""
+    kills = 400 if ALL else 40
+    pipeline = begun(tmp_path, 6)
+    whole = copied(pipeline, "whole")
+    assert worker.run(whole) == 0  # the first loads caches
+    whole = copied(pipeline, "whole")
+    began = time.monotonic()
+    assert worker.run(whole) == 0
+    seconds = time.monotonic() - began
+    expected = outputs(whole)
+    dice = random.Random(11)
+    killed = finished = 0
+    while killed < kills or not finished:
+        folder = copied(pipeline, "killed")
+        for _ in range(12):
+            if worker.kill_after(dice.uniform(0.1, 0.9) * seconds, folder) == 0:
+                break
+            killed += 1
+        assert worker.run(folder) == 0
+        finished += 1
+        assert outputs(folder) == expected
+    assert finished > 2

@@ -1,0 +1,134 @@
+"""A process that runs a pipeline in forked children, to be killed. Everything is imported once.
+
+Reads one JSON object a line: folder (with query.sql, state, secret), kill_at (the number of the
+disk step before which the child kills itself), file_bytes (the largest file it may write), now and
+triggers (a standing clock and how many triggers to run), hold (open the state and wait). Answers
+with the child's pid, then with its wait status. A child leaves its disk steps in steps.txt and an
+error in error.txt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpsqlp.engines.local import LocalEngine, Progress
+from dpsqlp.engines.script import open_engine
+from dpsqlp.errors import DpsqlpError
+from dpsqlp.sql import compile_script
+from dpsqlp.state import journal
+from dpsqlp.state.storage import LocalDisk
+
+
+class Standing:
+    """A clock that stands still."""
+
+    def __init__(self, time: int) -> None:
+        self._time = time
+
+    def now(self) -> int:
+        return self._time
+
+    def wait(self, until: int, stop: threading.Event) -> None:
+        pass
+
+
+class Steps:
+    """Counts the disk's steps, and dies at one of them; a write dies half way."""
+
+    def __init__(self, kill_at: int | None) -> None:
+        self.kill_at = kill_at
+        self.names: list[str] = []
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    def install(self) -> None:
+        """Wrap the package's disk."""
+        for name in ("write", "sync", "rename", "sync_folder", "remove"):
+            self._wrap(name, getattr(LocalDisk, name))
+
+    def _wrap(self, name: str, original: Any) -> None:
+        def step(disk: LocalDisk, path: Path, *rest: Any) -> Any:
+            if name != "sync_folder":
+                self._local.path = rest[0] if name == "rename" else path
+            with self._lock:
+                self.names.append(f"{name} {self._local.path}")
+                if len(self.names) == self.kill_at:
+                    if name == "write":
+                        original(disk, path, _half(rest[0]))
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return original(disk, path, *rest)
+
+        setattr(LocalDisk, name, step)
+
+
+def _half(parts: Sequence[bytes | memoryview]) -> list[bytes]:
+    data = b"".join(bytes(part) for part in parts)
+    return [data[: len(data) // 2]]
+
+
+def run(command: dict[str, Any]) -> None:
+    """What a child does."""
+    folder = Path(command["folder"])
+    steps = Steps(command.get("kill_at"))
+    steps.install()
+    journal._SNAPSHOT_FILES = 2  # snapshots come often enough to be seen
+    if command.get("file_bytes"):
+        limit = command["file_bytes"]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    (sink,) = compile_script((folder / "query.sql").read_text(), folder=str(folder)).sinks
+    clock = Standing(command["now"]) if "now" in command else None
+    try:
+        engine = open_engine(
+            sink, state=folder / "state", secret=folder / "secret", folder=folder, clock=clock
+        )
+        if command.get("hold"):
+            (folder / "holds").touch()
+            time.sleep(60)
+        _run(engine, command.get("triggers"))
+        engine.close()
+    except DpsqlpError as error:
+        if not command.get("file_bytes"):
+            (folder / "error.txt").write_text(f"{type(error).__name__}: {error}")
+        os._exit(3 if "File too large" in str(error) else 2)
+    if not command.get("file_bytes"):
+        (folder / "steps.txt").write_text("\n".join(steps.names))
+
+
+def _run(engine: LocalEngine, triggers: int | None) -> None:
+    stop, ran = threading.Event(), []
+
+    def report(progress: Progress) -> None:
+        ran.append(progress)
+        if len(ran) == triggers:
+            stop.set()
+
+    engine.run(stop, report)
+
+
+def main() -> None:
+    """Fork a child for each line."""
+    for line in sys.stdin:
+        command = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                run(command)
+                status = 0
+            finally:
+                os._exit(status)
+        print(pid, flush=True)
+        print(os.waitpid(pid, 0)[1], flush=True)
+
+
+if __name__ == "__main__":
+    main()
