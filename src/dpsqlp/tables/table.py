@@ -86,7 +86,7 @@ def grown(array: NDArray[Any], size: int) -> NDArray[Any]:
     """
     if size <= len(array):
         return array
-    longer = np.zeros((max(size, len(array) * 2), *array.shape[1:]), array.dtype)
+    longer = np.zeros((max(size, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
     longer[: len(array)] = array
     return longer
 

@@ -31,7 +31,7 @@ UNIT_ROW = np.dtype(
 )
 
 
-_SMALL_LOG2 = np.array([2, 2, 2, 2, 2, 3, 3, 3, 3])
+_SMALL_LOG2 = np.array([1, 1, 1, 2, 2, 3, 3, 3, 3])
 
 
 class UnitTable(Table):
@@ -100,7 +100,7 @@ class UnitTable(Table):
 
 @numba.njit(nogil=True, cache=True)
 def _block_log2(pairs):  # type: ignore[no-untyped-def]
-    """Log2 of the block size for a number of pairs: 4 or 8, then at most 3/4 full."""
+    """Log2 of the block size for a number of pairs: 2, 4 or 8, then at most 3/4 full."""
     if pairs <= 8:
         return _SMALL_LOG2[pairs]  # a look-up, since a loop of unforeseeable length is slow
     log2 = np.int64(4)
