@@ -24,7 +24,11 @@ class Worker:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(WORKER.parents[1])},
         )
 
     def __enter__(self) -> Worker:
@@ -39,14 +43,11 @@ class Worker:
 
     def start(self, folder: Path, **command: Any) -> int:
         """Begin a run; the child's pid."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"folder": str(folder), **command}) + "\n")
-        self.process.stdin.flush()
-        return self._number()
+        return self._tell(json.dumps({"folder": str(folder), **command}))
 
     def end(self) -> int:
         """Wait for the run: its exit code, or minus the signal that ended it."""
-        return os.waitstatus_to_exitcode(self._number())
+        return os.waitstatus_to_exitcode(self._tell(""))
 
     def run(self, folder: Path, **command: Any) -> int:
         """A whole run."""
@@ -57,10 +58,13 @@ class Worker:
         """A run that is killed after a while, if it has not ended before."""
         pid = self.start(folder)
         time.sleep(seconds)
-        os.kill(pid, signal.SIGKILL)  # a zombie until `end`: the pid is still its own
+        os.kill(pid, signal.SIGKILL)
         return self.end()
 
-    def _number(self) -> int:
+    def _tell(self, line: str) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
         assert self.process.stdout is not None
         return int(self.process.stdout.readline())
 

@@ -56,7 +56,7 @@ def _sample(kinds: list[str]) -> list[int]:
 def test_killed_at_random_moments(worker: Worker, tmp_path: Path) -> None:
     """Run, kill, run on, kill again; where a run has come to its end its output is compared."""
     kills = 400 if ALL else 40
-    pipeline = begun(tmp_path, 6)
+    pipeline = begun(tmp_path, 4)
     whole = copied(pipeline, "whole")
     assert worker.run(whole) == 0  # the first loads caches
     whole = copied(pipeline, "whole")

@@ -3,8 +3,8 @@
 Reads one JSON object a line: folder (with query.sql, state, secret), kill_at (the number of the
 disk step before which the child kills itself), file_bytes (the largest file it may write), now and
 triggers (a standing clock and how many triggers to run), hold (open the state and wait). Answers
-with the child's pid, then with its wait status. A child leaves its disk steps in steps.txt and an
-error in error.txt.
+with the child's pid and, after an empty line, with its wait status. A child leaves its disk steps
+in steps.txt and an error in error.txt.
 """
 
 from __future__ import annotations
@@ -17,15 +17,23 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from dpsqlp.accounting.model import CalibratedProcess, Process
 from dpsqlp.engines.local import LocalEngine, Progress
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError
 from dpsqlp.sql import compile_script
+from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.state import journal
-from dpsqlp.state.storage import LocalDisk
+from dpsqlp.state.storage import LocalDisk, LocalStorage
+from dpsqlp.trigger import Pipeline
+from plans import COUNT, SECRET, make_plan
+from state.disks import FakeDisk
 
 
 class Standing:
@@ -80,7 +88,6 @@ def run(command: dict[str, Any]) -> None:
     folder = Path(command["folder"])
     steps = Steps(command.get("kill_at"))
     steps.install()
-    journal._SNAPSHOT_FILES = 2  # snapshots come often enough to be seen
     if command.get("file_bytes"):
         limit = command["file_bytes"]
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -114,8 +121,31 @@ def _run(engine: LocalEngine, triggers: int | None) -> None:
     engine.run(stop, report)
 
 
+def warm() -> None:
+    """Load compiled code, in one thread and without a database, so that children have it."""
+    amount = CalibratedProcess(Process("sum", "sum", 0, -2.0, 8.0), "process/1", 0.8, 0.5)
+    plan = make_plan(4, stride=2, threshold=2, sigma=0.8, processes=[COUNT, amount])
+    plan = replace(plan, unit_kinds=("text",), key_kinds=("text",))
+    storage = LocalStorage(Path("/nowhere"), FakeDisk())
+    batch = MicroBatch(
+        (pa.array(["a", "b", "c"]),),
+        (pa.array(["k"] * 3),),
+        pa.array([0, 0, 0]),
+        pa.array([1, 2, 3]),
+        (pa.array([1.0, None, 2.0]),),
+    )
+    for trigger in range(1, 9):
+        core = Pipeline(plan, SECRET)
+        log = journal.Journal(storage, core, SECRET, 2)
+        state = log.load()
+        step = core.step(state, batch, trigger)
+        log.commit(state, step, b"", None)
+
+
 def main() -> None:
-    """Fork a child for each line."""
+    """Fork a child for each command; reap it when told, so that its pid stays its own."""
+    journal._SNAPSHOT_FILES = 2  # snapshots come often enough to be seen
+    warm()
     for line in sys.stdin:
         command = json.loads(line)
         pid = os.fork()
@@ -127,6 +157,7 @@ def main() -> None:
             finally:
                 os._exit(status)
         print(pid, flush=True)
+        sys.stdin.readline()
         print(os.waitpid(pid, 0)[1], flush=True)
 
 

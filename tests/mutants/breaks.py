@@ -534,7 +534,7 @@ BOUNDING = [
     Break(
         "c forgotten when a block grows",
         "8: c off across two micro-batches",
-        "tables/units.py",
+        "stages/bound.py",
         "slab[_probe(slab, block, wanted, moved)] = slab[source]\n",
         "slab[_probe(slab, block, wanted, moved)] = slab[source] & np.uint64(0xFFFFFFFF00000000)\n",
         BOUND + "test_units_with_many_pairs_equal_the_twin",

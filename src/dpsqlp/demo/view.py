@@ -61,7 +61,7 @@ def show(moment: Moment, width: int) -> Group:
     table.add_column("released", justify="right", min_width=8, style="bold cyan")
     table.add_column("± 2 sd", justify="right", style="cyan")
     table.add_column("truth", justify="right", min_width=6, style="yellow")
-    table.add_column("[cyan]━├┤[/] with error bar, [yellow]◆[/] truth", width=bar, no_wrap=True)
+    table.add_column("[cyan]━├┤[/] released [yellow]◆[/] truth", width=bar, no_wrap=True)
     for row in top:
         table.add_row(
             row.page,

@@ -63,13 +63,14 @@ class LocalEngine:
             stack.enter_context(storage.lock())
             self.query, self.source, self.sink = query, source, sink
             self.clock = clock or SystemClock()
-            self._threads = stack.enter_context(ThreadPoolExecutor(threads))
-            self._reader = stack.enter_context(ThreadPoolExecutor(1))
             tables = {table.name: table.rows for table in query.public_tables}
             config = {"threads": threads, "memory_limit": DATABASE_MEMORY}
             # Two databases: a cursor has neither the public tables nor the time zone.
             self._reading = stack.enter_context(connect(tables, config, source.folders()))
             self._database = stack.enter_context(connect(config=config))
+            # After the databases, so that at the end a reading ahead is waited for first.
+            self._threads = stack.enter_context(ThreadPoolExecutor(threads))
+            self._reader = stack.enter_context(ThreadPoolExecutor(1))
             created = open_pipeline(storage, query, key, self.clock.now(), threads)
             self.plan = created.plan
             self.schedule = Schedule.of(query, created.plan.triggers, created.created)

@@ -30,6 +30,7 @@ from dpsqlp.entropy.conceal import Concealer
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.stages.advance import resume
+from dpsqlp.stages.bound import contents
 from dpsqlp.stages.combine import Groups
 from dpsqlp.state.arrays import digest, pack, unpack
 from dpsqlp.state.sealed import seal, unseal
@@ -208,7 +209,7 @@ class Journal:
 
     def _snapshot(self, table: UnitTable | KeyTable) -> Arrays:
         if isinstance(table, UnitTable):
-            return table.contents()
+            return contents(table)
         return key_delta(table, np.empty(0, np.int64), 0, self._concealer)
 
     def _delta(self, table: UnitTable | KeyTable, change: Any, log: TableLog) -> Arrays:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.conceal import Concealer
-from dpsqlp.stages.bound import Bounded
+from dpsqlp.stages.bound import Bounded, redo, restore
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.units import UnitTable
 
@@ -34,9 +34,9 @@ def unit_delta(bounded: Bounded) -> Arrays:
 
 def restore_units(snapshot: Arrays | None, deltas: Sequence[Arrays]) -> UnitTable:
     """The unit table of a snapshot and the deltas after it."""
-    table = UnitTable() if snapshot is None else UnitTable.restore(snapshot)
+    table = UnitTable() if snapshot is None else restore(snapshot)
     for new_units, rows, entries, votes in deltas:
-        table.redo(new_units, rows, entries, votes)
+        redo(table, new_units, rows, entries, votes)
     return table
 
 
