@@ -296,6 +296,7 @@ def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(tmp_path: Path) -> None
     )
     assert resumed.returncode == 0, resumed.stderr.decode()
     assert b"popular goes on" in resumed.stderr
+    assert b"Standard input has ended." in resumed.stderr
     after = complete(tmp_path)
     assert after[: len(before)] == before
     assert len(after) > len(before)

@@ -60,6 +60,8 @@ def run_script(
             _say(line)
         if stopped:
             _say(_farewell(program, engines, again))
+        elif not all(engine.finished for engine in engines.values()):
+            _say(f"Standard input has ended. To go on with more: {shlex.join(again)}")
     return INTERRUPTED if stopped else DONE
 
 

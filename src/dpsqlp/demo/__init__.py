@@ -54,7 +54,7 @@ def run_demo(*, fast: bool, keep: Path | None, console: Console | None = None) -
         appeared = {row.page: moment.clock for row in moment.rows}
         live = stack.enter_context(_live(console, moment))
         while not engine.finished:
-            due = time.monotonic() + (0 if fast else _TRIGGER_SECONDS)
+            due = time.monotonic() + (0 if fast or live is None else _TRIGGER_SECONDS)
             moment = _step(engine, day, folder)
             for row in moment.rows:
                 appeared.setdefault(row.page, moment.clock)

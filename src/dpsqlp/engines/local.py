@@ -78,13 +78,14 @@ class LocalEngine:
             self.journal = Journal(storage, self.core, created.secret, created.shards)
             self.state = self.journal.load(self._threads.map)
             pending = self._pending()
+            release = self.journal.release()
+            self.journal.sweep()
             sweep_spools(storage, None if pending is None else pending.records)
             self._deviations = standard_deviations(self.plan)
             self._key_types = arrow_types(query.key_types)
             self._ahead: tuple[Any, Future[MicroBatch]] | None = None
             self._unfinished = False
             self.records = 0  # read so far: for the operator alone, never published
-            release = self.journal.release()
             if release is not None:
                 self._publish(release)
             self._exit = stack.pop_all()

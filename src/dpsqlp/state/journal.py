@@ -111,7 +111,6 @@ class Journal:
 
     def load(self, each: Each = map) -> State:
         """The committed state."""
-        self._sweep()
         manifest, plan = self.manifest, self._pipeline.plan
         state = State(manifest.shards, manifest.trigger)
 
@@ -232,8 +231,10 @@ class Journal:
             )
         return data
 
-    def _sweep(self) -> None:
-        """Delete what the manifest does not name: leftovers of a crash, closed windows."""
+    def sweep(self) -> None:
+        """Delete what the manifest does not name: leftovers of a crash, closed windows. Only once
+        everything that it names was found in order: an old manifest would delete a newer state.
+        """
         live = self.manifest.files()
         names = [n for n in self.storage.list() if n.startswith(("units/", "keys/", "releases/"))]
         if self.manifest.trigger is None:

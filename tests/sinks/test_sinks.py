@@ -1,0 +1,133 @@
+"""Every sink: a release given twice is there once, whatever its columns are called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpsqlp.errors import PlanError, StateError
+from dpsqlp.sinks.base import Collected, Sink, make_sink
+
+KEYS = ["it's", 'a "b"', "ünï", "", None]
+
+
+def release(trigger: int, keys: list[str | None] = KEYS) -> pa.Table:
+    """A release with columns whose names are awkward."""
+    rows = len(keys)
+    return pa.table(
+        {
+            "window_start": pa.array([datetime(2024, 1, 1)] * rows, pa.timestamp("us")),
+            "trigger": pa.array([trigger] * rows, pa.int64()),
+            "final": pa.array([True] * rows, pa.bool_()),
+            "release": pa.array(keys, pa.string()),
+            "a \"b' c": pa.array([0.5] * rows, pa.float64()),
+            "n": pa.array(range(rows), pa.int64()),
+        }
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def table_of(folder: Path) -> list[tuple[Any, ...]]:
+    with duckdb.connect(str(folder / "x" / "it's here.duckdb")) as database:
+        return database.sql('FROM "my ""table" ORDER BY trigger, n').fetchall()
+
+
+def shown(folder: Path, sink: Sink) -> Any:
+    assert isinstance(sink, Collected)
+    return sink.releases
+
+
+PLACES: dict[str, tuple[dict[str, str], Callable[[Path, Sink], Any]]] = {
+    "parquet": ({"path": "out/it's here"}, lambda folder, _: files(folder)),
+    "jsonl": ({"path": "out/it's here"}, lambda folder, _: files(folder)),
+    "duckdb": (
+        {"path": "x/it's here.duckdb", "table": 'my "table'},
+        lambda folder, _: table_of(folder),
+    ),
+    "python": ({}, shown),
+}
+
+
+@pytest.mark.parametrize("connector", PLACES)
+def test_a_trigger_given_twice_is_there_once(connector: str, tmp_path: Path) -> None:
+    """The same bytes or rows as if it had been given once; also by another process."""
+    options, look = PLACES[connector]
+
+    def made(folder: Path) -> Sink:
+        return make_sink("t", {"connector": connector, **options}, folder)
+
+    once, twice = made(tmp_path / "once"), made(tmp_path / "twice")
+    for trigger, keys in ((7, KEYS), (8, []), (9, KEYS[:2])):
+        once.emit(trigger, release(trigger, keys))
+        twice.emit(trigger, release(trigger, keys))
+        again = twice if connector == "python" else made(tmp_path / "twice")
+        again.emit(trigger, release(trigger, keys))
+    expected = look(tmp_path / "once", once)
+    assert look(tmp_path / "twice", twice) == expected
+    assert len(expected) == {"duckdb": 7}.get(connector, 3)
+
+
+def test_parquet_and_json_lines_hold_the_rows(tmp_path: Path) -> None:
+    """One file per trigger, also for an empty one; nothing half-written is left."""
+    for connector in ("parquet", "jsonl"):
+        sink = make_sink("t", {"connector": connector}, tmp_path / connector)
+        sink.emit(3, release(3))
+        sink.emit(4, release(4, []))
+    found = {path.name: path for path in tmp_path.rglob("trigger*")}
+    assert sorted(found) == [
+        f"trigger-{n:012d}.{kind}" for n in (3, 4) for kind in ("jsonl", "parquet")
+    ]
+    for trigger, keys in ((3, KEYS), (4, [])):
+        expected = release(trigger, keys)
+        assert pq.read_table(found[f"trigger-{trigger:012d}.parquet"]).equals(expected)
+        lines = found[f"trigger-{trigger:012d}.jsonl"].read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        assert [row["release"] for row in rows] == keys
+        for row, wanted in zip(rows, expected.to_pylist(), strict=True):
+            assert list(row) == expected.column_names
+            assert {**row, "window_start": None} == {**wanted, "window_start": None}
+
+
+def test_standard_output_prints_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same lines each time; what was printed before a crash cannot be taken back."""
+    sink = make_sink("t", {"connector": "stdout"}, Path())
+    sink.emit(3, release(3))
+    first = capsys.readouterr().out
+    assert [json.loads(line)["release"] for line in first.splitlines()] == KEYS
+    sink.emit(3, release(3))
+    assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize("table", ["release", "t rows", "select", "main"])
+def test_tables_of_any_name(table: str, tmp_path: Path) -> None:
+    """The sink's own names do not get in the way."""
+    sink = make_sink("t", {"connector": "duckdb", "path": "main.db", "table": table}, tmp_path)
+    sink.emit(1, release(1))
+    sink.emit(1, release(1))
+    with duckdb.connect(str(tmp_path / "main.db")) as database:
+        assert database.sql(f'FROM "{table}"').to_arrow_table().num_rows == len(KEYS)
+
+
+def test_a_database_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    """The error says what to do; the release is still in the state."""
+    (tmp_path / "t").write_text("this is no database, but it is long enough to be looked at" * 99)
+    sink = make_sink("t", {"connector": "duckdb"}, tmp_path)
+    with pytest.raises(StateError, match=r"(?s)could not be written.*release is kept.*run again"):
+        sink.emit(1, release(1))
+
+
+def test_an_unknown_connector_is_refused(tmp_path: Path) -> None:
+    """With the known ones."""
+    with pytest.raises(PlanError, match="Use parquet, jsonl"):
+        make_sink("t", {"connector": "kafka"}, tmp_path)

@@ -1,0 +1,316 @@
+"""Files as a source: exact ranges, rows read one by one, names of all kinds, folders that grow."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpsqlp.errors import SourceError
+from dpsqlp.sources.files import FileSource
+from dpsqlp.sql import connect
+from dpsqlp.sql.query import SourceDef
+
+COLUMNS = (("unit", "VARCHAR"), ("a", "INTEGER"), ("ts", "TIMESTAMP"))
+Line = tuple[Any, Any, Any]
+LINES: list[Line] = [
+    ("u1", 1, "2024-01-01 00:00:01"),
+    ("u2", None, "2024-01-01 00:00:02"),
+    ('it\'s "quoted", here', 3, "2024-01-01 00:00:03"),
+    ("ünï", -4, "2024-01-01 00:00:04"),
+]
+NAMES = ["plain", "it's", 'a "b"', "with space", "x[1]", "star*", "q?", "ünï", "a;--", "k=v"]
+
+
+def source(folder: Path, path: str, timestamp: str | None = None, **options: Any) -> FileSource:
+    made = SourceDef("s", COLUMNS, {"connector": "files", "path": path, **options})
+    return FileSource(made, timestamp, folder)
+
+
+def write(path: Path, lines: Sequence[Line]) -> None:
+    """A file in the format that its suffix says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        kinds = [pa.string(), pa.int32(), pa.string()]
+        columns = [pa.array(c, k) for c, k in zip(zip(*lines, strict=True), kinds, strict=True)]
+        rows = pa.table(columns, ["unit", "a", "ts"])
+        pq.write_table(rows.set_column(2, "ts", rows["ts"].cast(pa.timestamp("us"))), path)
+    elif path.suffix in (".csv", ".tsv"):
+        between = "," if path.suffix == ".csv" else "\t"
+
+        def field(value: Any) -> str:
+            text = "" if value is None else str(value)
+            return '"' + text.replace('"', '""') + '"' if '"' in text or between in text else text
+
+        rows = [("unit", "a", "ts"), *lines]
+        path.write_text("".join(between.join(map(field, row)) + "\n" for row in rows))
+    else:
+        objects = (dict(zip(("unit", "a", "ts"), line, strict=True)) for line in lines)
+        path.write_text("".join(json.dumps(line) + "\n" for line in objects))
+
+
+def read(files: FileSource, records: Any) -> list[tuple[Any, ...]]:
+    """The rows of a range that has been through JSON, sorted."""
+    with connect(folders=files.folders()) as database:
+        files.read(json.loads(json.dumps(records)), database)
+        rows = database.sql("SELECT unit, a, CAST(ts AS VARCHAR) FROM s").fetchall()
+    return sorted(rows, key=repr)
+
+
+def wanted(*lines: Line) -> list[tuple[Any, ...]]:
+    return sorted(lines, key=repr)
+
+
+SUFFIXES = [".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ".json"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_range_reads_the_same_twice(suffix: str, tmp_path: Path) -> None:
+    """Also from another object, after more files have come, and from the range alone."""
+    write(tmp_path / f"1{suffix}", LINES[:2])
+    write(tmp_path / f"2{suffix}", LINES[2:])
+    files = source(tmp_path, f"*{suffix}", follow=True)
+    records = files.take(files.begin(), 1, None)
+    assert read(files, records) == wanted(*LINES)
+    write(tmp_path / f"0{suffix}", LINES)
+    assert read(source(tmp_path, f"*{suffix}", follow=True), records) == wanted(*LINES)
+    assert read(files, None) == []
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_a_span_is_of_the_files_there_were(suffix: str, tmp_path: Path) -> None:
+    """On event time the files are fixed at the first trigger; the span's edges are [low, high)."""
+    write(tmp_path / f"1{suffix}", LINES)
+    files = source(tmp_path, f"*{suffix}", "ts")
+    second = 10**6
+    midnight = 1704067200 * second
+    spans = [(midnight + 2 * n * second, midnight + 2 * (n + 1) * second) for n in range(3)]
+    position, got = files.begin(), []
+    for trigger, span in enumerate(spans, 1):
+        records = files.take(position, trigger, span)
+        got.append(read(files, records))
+        position = json.loads(json.dumps(files.after(position, records)))
+        write(tmp_path / f"late{trigger}{suffix}", LINES)
+    assert got == [wanted(LINES[0]), wanted(*LINES[1:3]), wanted(LINES[3])]
+    empty = source(tmp_path / "none", "*.csv", "ts")
+    position = empty.after(empty.begin(), empty.take(empty.begin(), 1, spans[0]))
+    write(tmp_path / "none" / "1.csv", LINES)
+    assert empty.take(position, 2, spans[1])["files"] == []
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_a_folder_that_grows_hands_out_each_file_once(suffix: str, tmp_path: Path) -> None:
+    """Whatever its name sorts by, each file belongs to exactly one trigger."""
+    files = source(tmp_path, f"in/**/*{suffix}", follow=True)
+    dice, position, seen = random.Random(1), files.begin(), []
+    names = [f"{folder}{number}" for number in range(20) for folder in ("", "deep/")]
+    dice.shuffle(names)
+    for trigger in range(12):
+        for name in names[trigger * 4 : trigger * 4 + 4]:
+            write(tmp_path / "in" / f"{name}{suffix}", LINES[:1])
+        records = files.take(position, trigger, None)
+        assert len(records["files"]) == len(names[trigger * 4 : trigger * 4 + 4])
+        seen += [file[0] for file in records["files"]]
+        position = json.loads(json.dumps(files.after(position, records)))
+        position = files.after(position, None)
+    assert sorted(seen) == sorted(str(tmp_path / "in" / f"{name}{suffix}") for name in names)
+
+
+def test_a_fixed_set_does_not_grow(tmp_path: Path) -> None:
+    """Without follow, what is there at the first trigger is all."""
+    write(tmp_path / "1.csv", LINES)
+    files = source(tmp_path, "*.csv")
+    records = files.take(files.begin(), 1, None)
+    position = files.after(files.begin(), records)
+    write(tmp_path / "2.csv", LINES)
+    assert [Path(file[0]).name for file in records["files"]] == ["1.csv"]
+    assert files.take(position, 2, None) == {"files": []}
+
+
+def test_hidden_and_half_written_names_are_passed_over(tmp_path: Path) -> None:
+    """They are taken once they have their own name."""
+    for name in (
+        ".1.csv",
+        "_2.csv",
+        "3.csv.tmp",
+        "4.csv.part",
+        "_temporary/5.csv",
+        "6.csv.writing",
+    ):
+        write(tmp_path / "in" / name, LINES)
+    write(tmp_path / "in" / "ok.csv", LINES)
+    (tmp_path / "in" / "folder.csv").mkdir()
+    files = source(tmp_path, "in/**/*", follow=True)
+    records = files.take(files.begin(), 1, None)
+    assert [Path(file[0]).name for file in records["files"]] == ["ok.csv"]
+    (tmp_path / "in" / "3.csv.tmp").rename(tmp_path / "in" / "3.csv")
+    after = files.take(files.after(files.begin(), records), 2, None)
+    assert [Path(file[0]).name for file in after["files"]] == ["3.csv"]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_all_kinds(suffix: str, name: str, tmp_path: Path) -> None:
+    """Quotes, spaces and wildcards in names of files and folders mean themselves."""
+    folder = tmp_path / name
+    write(folder / f"{name}{suffix}", LINES)
+    write(folder / f"x1{suffix}", LINES[:1])
+    write(tmp_path / "x1" / f"x1{suffix}", LINES)
+    files = source(folder, f"*{suffix}")
+    records = files.take(files.begin(), 1, None)
+    assert len(records["files"]) == 2
+    assert read(files, records) == wanted(*LINES, LINES[0])
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_changed_or_vanished_file_is_refused(suffix: str, tmp_path: Path) -> None:
+    """Another size, another time, or gone: the error says which file and what to do."""
+    path = tmp_path / f"1{suffix}"
+    write(path, LINES)
+    files = source(tmp_path, f"*{suffix}", follow=True)
+    records, data = files.take(files.begin(), 1, None), path.read_bytes()
+    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    os.utime(path, ns=(times[0], times[1] + 1000))
+    with pytest.raises(SourceError, match="1.* has changed.*bring back the file as it was"):
+        read(files, records)
+    path.write_bytes(data + b" ")
+    os.utime(path, ns=times)
+    with pytest.raises(SourceError, match=f"{path} has changed"):
+        read(files, records)
+    path.unlink()
+    with pytest.raises(SourceError, match=f"{path} is gone"):
+        read(files, records)
+    path.write_bytes(data)
+    os.utime(path, ns=times)
+    assert read(files, records) == wanted(*LINES)
+
+
+def test_lines_are_read_by_themselves(tmp_path: Path) -> None:
+    """A line that is broken in any way loses its own values and nobody else's."""
+    good = b'u1,1,2024-01-01 00:00:01\n"a ""b"", c",2,2024-01-01 00:00:02\n'
+    expected = wanted(LINES[0], ('a "b", c', 2, "2024-01-01 00:00:02"))
+    (tmp_path / "good.csv").write_bytes(b"unit,a,ts\n" + good)
+    files = source(tmp_path, "good.csv")
+    assert read(files, files.take(files.begin(), 1, None)) == expected
+    broken = [
+        b'"never closed,1,2024-01-01',
+        b'a "quote,1,',
+        b"'single,1,",
+        b"too,1,2024-01-01,many,fields",
+        b"few",
+        b"\xff\xfe,1,",
+        b"nul\x00,1,",
+        b"semi;colon|pipe\ttab",
+        b",,",
+        b"",
+        b"x,9999999999,never",
+        b"long" * 1_000_000,
+    ]
+    for number, line in enumerate(broken):
+        for place, text in enumerate(
+            (line + b"\n" + good, good + line, good + line + b"\n" + good)
+        ):
+            name = f"{number}-{place}.csv"
+            (tmp_path / name).write_bytes(b"unit,a,ts\n" + text)
+            files = source(tmp_path, name)
+            rows = read(files, files.take(files.begin(), 1, None))
+            for row in expected:
+                assert rows.count(row) == 1 + (place == 2), (line[:40], rows)
+            assert len(rows) <= 3 + 2 * (place == 2)
+
+
+def test_objects_are_read_by_themselves(tmp_path: Path) -> None:
+    """The same for JSON Lines."""
+    good = b'{"unit": "u1", "a": 1, "ts": "2024-01-01 00:00:01"}\n'
+    broken = [
+        b"no json",
+        b'{"unit": "u1"',
+        b'[{"unit": "u1"}]',
+        b'"text"',
+        b"null",
+        b"\xff\xfe",
+        b"{}",
+        b'{"unit": {"deep": [1]}, "a": [], "ts": {}}',
+        b'{"unit": "' + b"x" * 3_000_000 + b'"}',
+        b'{"unit": "x", "a": "many", "ts": 5}',
+        b'{"unit": "\x01"}',
+        b"[" * 5000,
+    ]
+    for number, line in enumerate(broken):
+        (tmp_path / f"{number}.jsonl").write_bytes(good + line + b"\n" + good)
+        files = source(tmp_path, f"{number}.jsonl")
+        rows = read(files, files.take(files.begin(), 1, None))
+        assert rows.count(LINES[0]) == 2, line[:40]
+        assert len(rows) <= 3
+
+
+WRONG: dict[str, Any] = {
+    "text": pa.array(["7", "x", None]),
+    "double": pa.array([7.0, 1e300, None]),
+    "huge": pa.array([7, 2**40, None]),
+    "list": pa.array([[7], [], None]),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_types_become_null(kind: str, tmp_path: Path) -> None:
+    """A Parquet file with columns of other types than declared does not stop a run, nor does it
+    decide how another file is read."""
+    rows = pa.table({"unit": ["a", "b", "c"], "a": WRONG[kind], "ts": ["2024-01-01", "x", None]})
+    pq.write_table(rows, tmp_path / "1.parquet")
+    write(tmp_path / "0.parquet", LINES[:1])
+    write(tmp_path / "2.parquet", LINES[:1])
+    files = source(tmp_path, "*.parquet")
+    got = read(files, files.take(files.begin(), 1, None))
+    first = None if kind == "list" else 7
+    strange = [("a", first, "2024-01-01 00:00:00"), ("b", None, None), ("c", None, None)]
+    assert got == wanted(LINES[0], LINES[0], *strange)
+
+
+def test_formats_and_layouts_may_be_mixed(tmp_path: Path) -> None:
+    """Columns go by name, in any order and case, with others beside them."""
+    write(tmp_path / "1.parquet", LINES)
+    write(tmp_path / "2.csv", LINES)
+    write(tmp_path / "3.jsonl", LINES)
+    (tmp_path / "4.csv").write_text("TS,more,A,Unit\r\n2024-01-01 00:00:01,?,1,u1\r\n")
+    files = source(tmp_path, "*")
+    rows = read(files, files.take(files.begin(), 1, None))
+    assert rows == wanted(*LINES * 3, LINES[0])
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_what_cannot_be_used_is_refused_before_it_is_taken(order: int, tmp_path: Path) -> None:
+    """So the trigger can run once the file is moved away or replaced."""
+    bad = {
+        "half.parquet": (b"PAR1 half", "no complete Parquet file"),
+        "empty.parquet": (b"", "no complete Parquet file"),
+        "columns.csv": (b"user,a,ts\n", r"lacks the columns \['unit'\]"),
+        "notes.txt": (b"hello", "ends in none of"),
+    }
+    write(tmp_path / "in" / f"{order}ok.csv", LINES)
+    for name, (data, words) in bad.items():
+        path = tmp_path / "in" / f"{1 - order}{name}"
+        path.write_bytes(data)
+        files = source(tmp_path, "in/*", follow=True)
+        with pytest.raises(SourceError, match=f"{words}.*not been taken.*move this one away"):
+            files.take(files.begin(), 1, None)
+        path.unlink()
+        assert len(files.take(files.begin(), 1, None)["files"]) == 1
+
+
+def test_only_the_sources_folder_can_be_read(tmp_path: Path) -> None:
+    """The database may read the folder above the first wildcard, and no other."""
+    write(tmp_path / "in" / "1.csv", LINES)
+    write(tmp_path / "other.csv", LINES)
+    files = source(tmp_path, "in/*.csv")
+    assert files.folders() == [str(tmp_path / "in")]
+    with connect(folders=files.folders()) as database, pytest.raises(duckdb.Error):
+        database.sql(f"FROM '{tmp_path}/other.csv'").fetchall()

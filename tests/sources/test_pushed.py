@@ -1,0 +1,162 @@
+"""Standard input and pushed frames: spooled, read twice, never stopped by a record."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dpsqlp.errors import SourceError, StateError
+from dpsqlp.sources.base import sweep_spools
+from dpsqlp.sources.pushed import PushedSource, StandardInput
+from dpsqlp.sql import connect
+from dpsqlp.sql.query import SourceDef
+from dpsqlp.state.storage import LocalStorage
+from state.disks import FakeDisk
+
+COLUMNS = (("unit", "VARCHAR"), ("a \"b' c", "INTEGER"), ("ts", "TIMESTAMP"))
+SOURCE = SourceDef("s", COLUMNS, {})
+NAME = COLUMNS[1][0]
+
+
+def read(source: PushedSource, records: Any) -> list[tuple[Any, ...]]:
+    with connect() as database:
+        source.read(json.loads(json.dumps(records)), database)
+        quoted = NAME.replace('"', '""')
+        return database.sql(f'SELECT unit, "{quoted}", CAST(ts AS VARCHAR) FROM s').fetchall()
+
+
+def standard_input(storage: LocalStorage, data: bytes) -> StandardInput:
+    source = StandardInput(SOURCE, storage, io.BytesIO(data))
+    assert source.ended.wait(10)
+    return source
+
+
+def line(unit: Any, value: Any, ts: Any = None) -> bytes:
+    return json.dumps({"unit": unit, NAME: value, "ts": ts}).encode()
+
+
+def test_lines_are_spooled_and_read_twice(tmp_path: Path) -> None:
+    """What one trigger took is there for another process, and the next trigger has the rest."""
+    storage = LocalStorage(tmp_path)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as stream:
+        source = StandardInput(SOURCE, storage, stream)
+        os.write(writing, line("u", 1, "2024-01-01") + b"\n" + line("v", 2)[:9])
+        while not source._lines:
+            pass
+        first = source.take(None, 1, None)
+        os.write(writing, line("v", 2)[9:])
+        os.close(writing)
+        assert source.ended.wait(10)
+        assert not source.exhausted
+        second = source.take(None, 2, None)
+        assert source.exhausted
+    again = standard_input(storage, b"")
+    for _ in range(2):
+        assert read(again, first) == [("u", 1, "2024-01-01 00:00:00")]
+        assert read(again, second) == [("v", 2, None)]
+    assert read(again, None) == []
+
+
+def test_broken_lines_become_nulls(tmp_path: Path) -> None:
+    """No line stops a run or changes another."""
+    lines = [
+        b"no json",
+        b"\xff\xfe",
+        b"[1]",
+        b"",
+        b'{"unit": "x"',
+        line("u", "x", "never"),
+        b"null",
+    ]
+    source = standard_input(LocalStorage(tmp_path), b"\n".join([*lines, line("v", 1)]))
+    rows = read(source, source.take(None, 1, None))
+    assert [row for row in rows if row[0] is not None] == [("u", None, None), ("v", 1, None)]
+
+
+def test_a_frame_of_any_kind(tmp_path: Path) -> None:
+    """Arrow tables and batches, dictionaries, pandas and Polars where they are installed."""
+    columns = {"UNIT": ["u"], NAME: [1], "ts": ["2024-01-01"], "more": [None]}
+    frames: list[Any] = [columns, pa.table(columns), pa.table(columns).to_batches()[0]]
+    for name in ("pandas", "polars"):
+        try:
+            frames.append(__import__(name).DataFrame(columns))
+        except ImportError:
+            continue
+    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    for trigger, frame in enumerate(frames):
+        source.push(frame)
+        source.push(frame)
+        records = source.take(None, trigger, None)
+        for _ in range(2):
+            assert read(source, records) == [("u", 1, "2024-01-01 00:00:00")] * 2
+
+
+def test_values_of_another_type_become_nulls(tmp_path: Path) -> None:
+    """A frame's bad values are the record's own loss."""
+    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    source.push({"unit": ["u", "v"], NAME: ["x", "5"], "ts": ["never", "2024-01-01"]})
+    source.push({"unit": [1, 2], NAME: [2.0**60, 3.0], "ts": [None, None]})
+    assert read(source, source.take(None, 1, None)) == [
+        ("u", None, None),
+        ("v", 5, "2024-01-01 00:00:00"),
+        ("1", None, None),
+        ("2", 3, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        ([1, 2], "Arrow, pandas or Polars"),
+        ({"unit": ["private"]}, "lack the columns"),
+        ({"unit": ["private", 5], NAME: [1, 2], "ts": [None, None]}, "no table"),
+        ({"unit": ["private"], NAME: [1, 2], "ts": [None]}, "no table"),
+    ],
+)
+def test_what_is_no_table_is_refused(frame: Any, words: str, tmp_path: Path) -> None:
+    """The caller is told what to hand over, without a record in the text."""
+    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    with pytest.raises(SourceError, match=words) as refused:
+        source.push(frame)
+    assert "private" not in str(refused.value)
+    assert read(source, source.take(None, 1, None)) == []
+
+
+@pytest.mark.parametrize("kind", ["stdin", "python"])
+def test_a_full_disk_keeps_what_was_handed_over(kind: str) -> None:
+    """Records that could not be spooled are the next attempt's."""
+    disk = FakeDisk()
+    storage = LocalStorage(Path("/state"), disk)
+    source: PushedSource
+    if kind == "stdin":
+        source = standard_input(storage, line("u", 1))
+    else:
+        source = PushedSource(SOURCE, storage)
+        source.push({"unit": ["u"], NAME: [1], "ts": [None]})
+    disk.room = 3
+    with pytest.raises(StateError, match="No space left.*Make room"):
+        source.take(None, 1, None)
+    disk.room = None
+    assert read(source, source.take(None, 1, None)) == [("u", 1, None)]
+
+
+def test_spools_are_forgotten(tmp_path: Path) -> None:
+    """After the trigger, or after a crash that no intent remembers; a lost one is refused."""
+    storage = LocalStorage(tmp_path)
+    source = PushedSource(SOURCE, storage)
+    ranges = [source.take(None, trigger, None) for trigger in range(3)]
+    source.forget(ranges[0])
+    source.forget(None)
+    assert storage.list() == ["spool/1.arrow", "spool/2.arrow"]
+    sweep_spools(storage, ranges[2])
+    assert storage.list() == ["spool/2.arrow"]
+    sweep_spools(storage, None)
+    with pytest.raises(SourceError, match="are gone.*Restore the state folder"):
+        read(source, ranges[2])
