@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference.streams import Stream, run_core, run_twin, streams
+from dpsqlp.trigger import Pipeline, State
+from reference.streams import SECRET, Stream, micro_batch, rows_of, run_core, run_twin, streams
 
 GRID = [(kind, release) for kind in ("tree", "blt") for release in ("every_trigger", "threshold")]
 
@@ -28,3 +30,18 @@ def test_order_within_a_micro_batch_does_not_matter(stream: Stream, data: st.Dat
     """Shuffling each micro-batch changes nothing."""
     shuffled = tuple(tuple(data.draw(st.permutations(rows))) for rows in stream.batches)
     assert run_core(stream) == run_core(replace(stream, batches=shuffled), 2)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(stream=streams())
+def test_shards_in_threads_change_nothing(stream: Stream) -> None:
+    """Five shards in four threads release what one shard does."""
+    with ThreadPoolExecutor(4) as threads:
+        pipeline, state = Pipeline(stream.plan, SECRET), State(5)
+        released = [
+            rows_of(
+                pipeline.step(state, micro_batch(stream.plan, rows), trigger, threads.map).releases
+            )
+            for trigger, rows in enumerate(stream.batches, stream.first)
+        ]
+    assert released == run_core(stream)
