@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test check unit demo mutants bench clean help
+.PHONY: test check unit crash demo mutants bench clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -25,6 +25,9 @@ check: $(STAMP) ## Formatting, lint, types, import directions
 
 unit: $(STAMP) ## The tests alone
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+crash: $(STAMP) ## Kill a pipeline before every step on the disk and at 400 random moments
+	DPSQLP_CRASH=all $(BIN)/pytest -n 2 tests/crash
 
 demo: $(STAMP) ## A day of page views as a live private table, beside the truth
 	$(BIN)/dpsqlp demo

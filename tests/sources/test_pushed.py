@@ -141,7 +141,7 @@ def test_a_full_disk_keeps_what_was_handed_over(kind: str) -> None:
         source = PushedSource(SOURCE, storage)
         source.push({"unit": ["u"], NAME: [1], "ts": [None]})
     disk.room = 3
-    with pytest.raises(StateError, match="No space left.*Make room"):
+    with pytest.raises(StateError, match=r"No space left.*Make room"):
         source.take(None, 1, None)
     disk.room = None
     assert read(source, source.take(None, 1, None)) == [("u", 1, None)]
@@ -158,5 +158,5 @@ def test_spools_are_forgotten(tmp_path: Path) -> None:
     sweep_spools(storage, ranges[2])
     assert storage.list() == ["spool/2.arrow"]
     sweep_spools(storage, None)
-    with pytest.raises(SourceError, match="are gone.*Restore the state folder"):
+    with pytest.raises(SourceError, match=r"are gone.*Restore the state folder"):
         read(source, ranges[2])

@@ -57,7 +57,8 @@ class FileSource:
 
     def folders(self) -> list[str]:
         """The folder above the first wildcard of the pattern."""
-        return [str(self._base if self._base.is_dir() else self._base.parent)]
+        folder = str(self._base if self._base.is_dir() else self._base.parent)
+        return sorted({folder, escape(folder)})  # as it is, and as it is asked for
 
     def begin(self) -> Any:
         """No file has been taken; on event time all of them are, now and for good."""
