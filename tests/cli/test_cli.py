@@ -164,8 +164,12 @@ def test_refused_sql_shows_line_column_and_snippet(script: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("connector = 'files'", "connector = 'python'", "fed from Python"),
-        ("connector = 'parquet', path", "path", "does not say where"),
+        (
+            "connector = 'files', path = 'events/*.parquet'",
+            "connector = 'python'",
+            "fed from Python",
+        ),
+        ("WITH (connector = 'parquet', path = 'out')", "", "does not say where"),
         ("connector = 'parquet'", "connector = 'carrier pigeon'", "parquet, jsonl"),
     ],
 )

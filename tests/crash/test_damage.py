@@ -18,7 +18,7 @@ from dpsqlp.errors import DpsqlpError, SecretError, SourceError, StateError
 from dpsqlp.state.journal import read_manifest
 from dpsqlp.state.sealed import seal, unseal
 from dpsqlp.state.storage import LocalStorage
-from running import HOUR, MINUTE, START, FakeClock, Record, made, run_all, script, write
+from running import MINUTE, START, FakeClock, Record, made, run_all, script, write
 
 QUARTER = 15 * MINUTE
 
@@ -262,17 +262,9 @@ def test_a_retry_reads_what_was_intended(worker: Worker, tmp_path: Path) -> None
     assert len(expected) == 2
     for number in killed.values():
         folder = tmp_path / f"killed{number}"
-        again = 1 if len(outputs_or_none(folder)) < 1 and not committed(folder) else 0
-        assert worker.run(folder, now=then["now"], triggers=1 + again) == 0
+        committed = (folder / "state" / "t" / "manifest.json").exists()
+        assert worker.run(folder, now=then["now"], triggers=1 if committed else 2) == 0
         assert outputs(folder) == expected, kinds[number - 1]
-
-
-def outputs_or_none(folder: Path) -> dict[str, bytes]:
-    return outputs(folder) if (folder / "out").exists() else {}
-
-
-def committed(folder: Path) -> bool:
-    return (folder / "state" / "t" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("what", ["changed", "gone"])
@@ -311,7 +303,6 @@ def test_an_intent_holds_no_record(finished: Path) -> None:
     assert set(body) == {"trigger", "records", "fingerprint", "instance"}
     assert set(body["records"]) == {"files", "span"}
     assert body["records"]["span"][1] - body["records"]["span"][0] == QUARTER
-    assert HOUR == 4 * QUARTER
 
 
 def test_a_new_state_in_a_used_folder_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_lines_are_spooled_and_read_twice(tmp_path: Path) -> None:
         source = StandardInput(SOURCE, storage, stream)
         os.write(writing, line("u", 1, "2024-01-01") + b"\n" + line("v", 2)[:9])
         while not source._lines:
-            pass
+            time.sleep(0.001)
         first = source.take(None, 1, None)
         os.write(writing, line("v", 2)[9:])
         os.close(writing)

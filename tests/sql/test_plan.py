@@ -32,7 +32,10 @@ def test_formatting_does_not_change_the_fingerprint() -> None:
         {"rows": "FROM s WHERE a > 1"},
         {"group": "GROUP BY c, TUMBLE(ts, INTERVAL 2 DAYS)"},
         {"emit": "EMIT EVERY INTERVAL 2 HOURS"},
-        {"emit": "EMIT EVERY INTERVAL 1 HOUR ON EVENT TIME"},
+        {
+            "emit": "EMIT EVERY INTERVAL 1 HOUR"
+            " ON EVENT TIME FROM TIMESTAMP '2024-01-01' TO TIMESTAMP '2024-01-02'"
+        },
         {"options": ", max_rows_per_group = 1"},
         {"options": ", release = 'threshold'"},
         {"options": ", privacy_unit_period = INTERVAL 1 DAY"},

@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from dpsqlp.errors import PlanError
 from dpsqlp.sql.query import Query
 
 
@@ -57,11 +56,8 @@ class Schedule:
             return cls(interval, begin, emit.on_event_time, 1, triggers)
         if not emit.on_event_time:
             return cls(interval, 0, False, created // interval + 1, None)
-        if emit.start_us is None or emit.stop_us is None:
-            raise PlanError(
-                "Replaying history needs its public bounds: say ON EVENT TIME FROM TIMESTAMP '…'"
-                " TO TIMESTAMP '…'. They may not be taken from the data."
-            )
+        assert emit.start_us is not None
+        assert emit.stop_us is not None
         hop = query.window.hop_us
         last_window = (emit.stop_us - 1) // hop
         last = (last_window * hop + query.window.size_us + emit.lateness_us) // interval

@@ -256,8 +256,8 @@ def bounded_table(result: duckdb.DuckDBPyRelation) -> pa.Table:
         if size > BATCH_BYTES_MAX:
             raise SourceError(
                 f"The records of one trigger take more than {BATCH_BYTES_MAX >> 30} GiB. They"
-                " cannot be split by count: give the machine's work to more shards, or emit more"
-                " often. Nothing is lost; the trigger has not run."
+                " cannot be split by count: emit more often, or leave out what the query does not"
+                " need. Nothing is lost; the trigger has not run."
             )
     return pa.Table.from_batches(batches, reader.schema)
 

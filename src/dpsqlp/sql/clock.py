@@ -253,6 +253,13 @@ def _check_replay(
             "Write ON EVENT TIME FROM TIMESTAMP '2024-01-01 00:00:00'; do not take it from the"
             " data.",
         )
+    if window is not None and (emit.start_us is None or emit.stop_us is None):
+        raise text.refuse(
+            clause.args["event_time"],
+            "Replaying history needs its public bounds",
+            "Write ON EVENT TIME FROM TIMESTAMP '2024-01-01' TO TIMESTAMP '2024-02-01'; do not take"
+            " them from the data.",
+        )
     for name, at in (("start", emit.start_us), ("stop", emit.stop_us)):
         if at is not None and window is not None and at % emit.interval_us:
             raise text.refuse(

@@ -78,7 +78,7 @@ def compile_script(
     compiled = []
     for statement in script.sinks:
         query = sink.compile_query(place, statement.expression, sources, public, binder)
-        options = read_options(place, statement.args.get("options"))
+        options = read_options(place, statement, "sink")
         compiled.append(SinkDef(statement.name, options, query))
     return Program(sources, public, tuple(compiled))
 
@@ -122,7 +122,7 @@ def _source(place: Text, statement: CreateSource) -> SourceDef:
                 column, f"There are two columns named {column.name}", "Rename one of them."
             )
         columns.append((column.name, kind))
-    options = read_options(place, statement.args.get("options"))
+    options = read_options(place, statement, "source")
     return SourceDef(statement.name, tuple(columns), options)
 
 

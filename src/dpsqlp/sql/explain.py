@@ -245,10 +245,11 @@ def _keys(query: Query, plan: Plan) -> str:
         if plan.release == "every_trigger"
         else "Its count then starts anew, and it is silent until it is selected again."
     )
+    least = "" if selection.minimum == 0 else f", and never with fewer than {selection.minimum + 1}"
     return (
         f"A group ({', '.join(query.key_names)}) is released once its number of units, with noise"
-        f" of standard deviation {_span(plan, selection.sigma)}, reaches {span} (by trigger), and"
-        f" never with fewer than {selection.minimum + 1} units. {after}"
+        f" of standard deviation {_span(plan, selection.sigma)}, reaches {span} (by trigger)"
+        f"{least}. {after}"
     )
 
 
@@ -281,9 +282,10 @@ def _span(plan: Plan, sigma: float) -> str:
 def _account(plan: Plan) -> str:
     calibration = plan.calibration
     spare = calibration.epsilon - calibration.epsilon_gaussian
+    early = f" + {_number(calibration.delta_threshold)} (groups released too early)"
     return (
         f"Account: nu = {_number(calibration.nu)}; delta = {_number(calibration.delta_gaussian)}"
-        f" (noise) + {_number(calibration.delta_threshold)} (groups released too early);"
+        f" (noise){early if calibration.selection else ''};"
         f" {_number(spare)} of epsilon is set aside for rounding in the noise."
     )
 

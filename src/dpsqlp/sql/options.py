@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -59,10 +60,23 @@ class PrivacyOptions:
     release: Release
 
 
-def read_options(text: Text, nodes: list[exp.Expr] | None) -> dict[str, OptionValue]:
-    """The options of a source or a sink: literals by name."""
+_CONNECTORS: dict[str, dict[str, dict[str, type]]] = {
+    "source": {"files": {"path": str, "follow": bool}, "stdin": {}, "python": {}},
+    "sink": {
+        "parquet": {"path": str},
+        "jsonl": {"path": str},
+        "duckdb": {"path": str, "table": str},
+        "stdout": {},
+        "python": {},
+    },
+}
+
+
+def read_options(text: Text, statement: exp.Expr, role: str) -> dict[str, OptionValue]:
+    """The options of a source or a sink: literals by name, of a known connector."""
     options: dict[str, OptionValue] = {}
-    for option in nodes or []:
+    nodes: dict[str, exp.Expr] = {}
+    for option in statement.args.get("options") or []:
         value = _literal(option.expression)
         if value is None:
             raise text.refuse(
@@ -73,7 +87,43 @@ def read_options(text: Text, nodes: list[exp.Expr] | None) -> dict[str, OptionVa
         if option.name in options:
             raise text.refuse(option, f"{option.name} is given twice", "Leave one out.")
         options[option.name] = value
+        nodes[option.name] = option
+    known = _CONNECTORS[role]
+    connector = options.get("connector", "python")
+    if connector not in known:
+        raise text.refuse(
+            nodes["connector"].expression,
+            f"There is no connector {connector!r} for a {role}",
+            _nearest(str(connector), known),
+        )
+    for name, value in options.items():
+        if name == "connector":
+            continue
+        if name not in known[str(connector)]:
+            names = ["connector", *known[str(connector)]]
+            raise text.refuse(
+                nodes[name],
+                f"The connector {connector!r} has no option {name}",
+                _nearest(name, names),
+            )
+        kind = known[str(connector)][name]
+        if not isinstance(value, kind):
+            wanted = "true or false" if kind is bool else "a text in quotes"
+            raise text.refuse(
+                nodes[name].expression, f"The value of {name} is {wanted}", f"Write {name} = ...."
+            )
+    if role == "source" and connector == "files" and "path" not in options:
+        raise text.refuse(
+            statement.this,
+            "The connector 'files' needs a path",
+            "Add path = 'events/*.parquet'; it is relative to the script.",
+        )
     return options
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1, 0.5)
+    return f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(known)}."
 
 
 def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:

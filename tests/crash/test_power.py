@@ -1,0 +1,108 @@
+"""The power fails: the whole engine on a disk that forgets what was not synced, or is full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crash.crashes import ALL
+from dpsqlp.engines.local import LocalEngine
+from dpsqlp.errors import StateError
+from dpsqlp.sinks.base import FileSink
+from dpsqlp.sources.files import FileSource
+from dpsqlp.sql import compile_script
+from dpsqlp.sql.query import Query
+from dpsqlp.state import journal
+from dpsqlp.state.storage import LocalStorage
+from running import HOUR, SECRET, START, FakeClock, Record, replay, script, write
+from state.disks import Crash, FakeDisk
+
+STATE, OUT = Path("/state"), Path("/out")
+
+
+@pytest.fixture(autouse=True)
+def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots come often enough to be seen."""
+    monkeypatch.setattr(journal, "_SNAPSHOT_FILES", 2)
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    records: list[Record] = [
+        (f"u{number % 50}", "abc"[number % 3], 1.0, START + number * HOUR // 300)
+        for number in range(300)
+    ]
+    write(tmp_path / "in" / "1.parquet", records)
+    sql = script(window="TUMBLE(ts, INTERVAL 30 MINUTES)", emit=replay(START, START + HOUR))
+    return compile_script(sql).sinks[0].query
+
+
+def run(query: Query, folder: Path, disk: FakeDisk) -> None:
+    """Open whatever the disk holds and run to the end; no thread outlives it."""
+    sink = FileSink(OUT, "parquet")
+    sink._storage = LocalStorage(OUT, disk)
+    source = FileSource(query.source, query.event_column, folder)
+    storage = LocalStorage(STATE, disk)
+    clock = FakeClock(START)
+    engine = LocalEngine(query, storage, SECRET.key, source, sink, clock=clock, threads=1)
+    try:
+        while not engine.finished:
+            engine.step()
+    finally:
+        engine.close()
+
+
+def begun(query: Query, folder: Path) -> tuple[FakeDisk, FakeDisk]:
+    """A disk with a created pipeline, and the same after an undisturbed run."""
+    first, whole = FakeDisk(), FakeDisk()
+    run(query, folder, whole)
+    pipeline = STATE / "pipeline.json"
+    for contents in (first.contents, first.durable):
+        contents[pipeline] = whole.contents[pipeline]
+    first.synced = {pipeline}
+    whole = copied(first)
+    run(query, folder, whole)
+    return first, whole
+
+
+def copied(disk: FakeDisk) -> FakeDisk:
+    other = FakeDisk()
+    other.contents, other.durable = dict(disk.contents), dict(disk.durable)
+    other.synced = set(disk.synced)
+    return other
+
+
+def outputs(disk: FakeDisk) -> dict[Path, bytes]:
+    """What is in the sink's folder when the power fails after the end."""
+    disk.crash()
+    return {path: data for path, data in disk.contents.items() if path.parent == OUT}
+
+
+def test_power_that_fails_at_any_step_changes_nothing(query: Query, tmp_path: Path) -> None:
+    """Whatever was not synced is lost; the run goes on to the same files."""
+    first, whole = begun(query, tmp_path)
+    expected = outputs(whole)
+    assert len(expected) == 4
+    for crash_at in range(1, whole.steps + 1, 1 if ALL else 19):
+        disk = copied(first)
+        disk.crash_at = crash_at
+        with pytest.raises(Crash):
+            run(query, tmp_path, disk)
+        disk.crash()
+        run(query, tmp_path, disk)
+        assert outputs(disk) == expected, f"step {crash_at}"
+
+
+def test_a_disk_that_fills_up_changes_nothing(query: Query, tmp_path: Path) -> None:
+    """Wherever the room ends; the error says what to do."""
+    first, whole = begun(query, tmp_path)
+    expected = outputs(whole)
+    for room in range(0, whole.written, 997 if ALL else whole.written // 8):
+        disk = copied(first)
+        disk.room = room
+        with pytest.raises(StateError, match=r"No space left.*Make room .* then run again"):
+            run(query, tmp_path, disk)
+        disk.room = None
+        run(query, tmp_path, disk)
+        assert outputs(disk) == expected, f"{room} bytes"
