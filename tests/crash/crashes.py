@@ -28,7 +28,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(WORKER.parents[1])},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
 
     def __enter__(self) -> Worker:

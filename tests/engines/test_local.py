@@ -17,7 +17,8 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SourceError, SqlError, StateError, TriggerError
 from dpsqlp.sinks.base import Collected
 from dpsqlp.sources.pushed import PushedSource
-from dpsqlp.sql import compile_script
+from dpsqlp.state.journal import read_manifest
+from dpsqlp.state.storage import LocalStorage
 from running import (
     HOUR,
     MINUTE,
@@ -468,3 +469,22 @@ def test_the_script_says_what_is_wrong(tmp_path: Path) -> None:
     for wrong in (script(source="connector = 'kafka'"), script(sink="connector = 'kafka'")):
         with pytest.raises(SqlError, match=r"Use one of .*python"):
             made(tmp_path, wrong)
+
+
+def test_nothing_is_published_before_it_is_committed(tmp_path: Path) -> None:
+    """When a sink gets a trigger, the manifest on disk already vouches for it."""
+    seen = []
+
+    class Watching:
+        def emit(self, trigger: int, release: pa.Table) -> None:
+            manifest = read_manifest(LocalStorage(tmp_path / "state" / "t"))
+            seen.append((trigger, None if manifest is None else manifest.trigger))
+
+    sql = script(emit=replay(START, START + HOUR))
+    write(tmp_path / "in" / "a.parquet", records(2, START, START + HOUR))
+    engine = made(tmp_path, sql, output=Watching())
+    while not engine.finished:
+        engine.step()
+    engine.close()
+    assert len(seen) >= 4
+    assert all(trigger == committed for trigger, committed in seen)

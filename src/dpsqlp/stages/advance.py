@@ -65,19 +65,6 @@ def advance(
     return Released(table.texts(table.released.rows[slots]), values, changed)
 
 
-def resume(
-    plan: Plan, noises: Mapping[str, Noise], table: KeyTable, window: int, index: int
-) -> None:
-    """Evaluate again the noise of released keys of a restored table, up to where it had come.
-
-    Nothing is released: the paths are functions of public numbers.
-    """
-    rows = table.released.rows[: table.released.size]
-    rounds = plan.release == "threshold" and plan.public_keys is None
-    stop = table.rows["last"][rows].astype(np.int64) if rounds else np.full(len(rows), index)
-    _noise(plan, noises, table, np.arange(len(rows)), window, stop)
-
-
 def publish(table: KeyTable, ids: NDArray[np.uint64], texts: Encoded) -> None:
     """Release public keys from the window's first trigger on."""
     _slots(table, table.insert_keys(ids, texts))
@@ -128,28 +115,12 @@ def _perturb(
     window: int,
     index: int,
 ) -> NDArray[np.int64]:
-    """Totals and noise of released keys, in quanta."""
-    rows = table.released.rows[slots]
-    values = _noise(plan, noises, table, slots, window, np.full(len(slots), index, np.int64))
-    for position, calibrated in enumerate(plan.calibration.processes):
-        from_selection = calibrated.purpose == SELECTION
-        totals = table.rows["count"][rows] if from_selection else table.totals[rows, position]
-        values[:, position] += totals  # modulo 2^64
-    return values
-
-
-def _noise(
-    plan: Plan,
-    noises: Mapping[str, Noise],
-    table: KeyTable,
-    slots: NDArray[np.int64],
-    window: int,
-    stop: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """The noise of released keys at index `stop`, in quanta; their paths move on to there."""
+    """Totals and noise of released keys, in quanta. Their paths move on to `index`."""
     released = table.released
-    ids = table.ids(released.rows[slots])
-    start = released.at[slots]
+    rows = released.rows[slots]
+    ids = table.ids(rows)
+    start = released.at[slots]  # 0 for new keys, and for all after a restart
+    stop = np.full(len(slots), index, np.int64)
     values = np.empty((len(slots), len(plan.calibration.processes)), np.int64)
     for position, calibrated in enumerate(plan.calibration.processes):
         from_selection = calibrated.purpose == SELECTION
@@ -158,8 +129,10 @@ def _noise(
         state = released.states[position][slots]
         xi = path_ends(plan.mechanism, noise, seeds, start, stop, state)
         released.states[position][slots] = state
-        values[:, position] = np.rint(xi * (calibrated.sigma / calibrated.quantum))
-    released.at[slots] = stop
+        noised = np.rint(xi * (calibrated.sigma / calibrated.quantum)).astype(np.int64)
+        totals = table.rows["count"][rows] if from_selection else table.totals[rows, position]
+        values[:, position] = totals + noised  # modulo 2^64
+    released.at[slots] = index
     return values
 
 

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from dpsqlp.entropy.conceal import Concealer
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
-from dpsqlp.stages.advance import resume
 from dpsqlp.stages.bound import contents
 from dpsqlp.stages.combine import Groups
 from dpsqlp.state.arrays import digest, pack, unpack
@@ -124,7 +123,6 @@ class Journal:
             index = manifest.trigger - plan.windows.first(place[0])
             table = self._pipeline.empty_key_table()
             restore_keys(table, [arrays for _, arrays in files], index, self._concealer)
-            resume(plan, self._pipeline.noises, table, place[0], index)
             return kind, place, table
 
         in_order = sorted(manifest.tables.items(), key=lambda item: _parse(item[0]))
