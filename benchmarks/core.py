@@ -1,6 +1,7 @@
 """Speed of the core on one core: one JSON object per line.
 
-Each figure is one process, one thread, warm kernels. `--quick` shrinks the tables, for a look.
+One process, one thread, warm kernels. Work is cut into batches and the median batch is reported,
+since a shared machine is slow now and then. `--quick` shrinks the tables, for a look.
 """
 
 from __future__ import annotations
@@ -82,12 +83,15 @@ def batch(units: np.ndarray, keys: np.ndarray) -> MicroBatch:
 
 def bench_normals() -> None:
     noise = Noise(SECRET, b"", "selection")
-    seeds = noise.seeds(np.arange(128, dtype=np.uint64).reshape(-1, 2), 0, np.ones(64, np.int64))
-    first, last = np.zeros(64, np.int64), np.full(64, 128)
+    keys, draws, rounds = 128, 128, 500
+    ids = np.arange(2 * keys, dtype=np.uint64).reshape(-1, 2)
+    seeds = noise.seeds(ids, 0, np.ones(keys, np.int64))
+    first, last = np.zeros(keys, np.int64), np.full(keys, draws)
     noise.draw(seeds, first, last)
-    rounds = 4000
-    spent = seconds(lambda: [noise.draw(seeds, first, last) for _ in range(rounds)])
-    report("normals", normals_per_second=round(rounds * 64 * 128 / spent))
+    times = [
+        seconds(lambda: [noise.draw(seeds, first, last) for _ in range(rounds)]) for _ in range(9)
+    ]
+    report("normals", normals_per_second=round(rounds * keys * draws / np.median(times)))
 
 
 def bench_advance(triggers: int, keys: int) -> None:
@@ -95,10 +99,13 @@ def bench_advance(triggers: int, keys: int) -> None:
     numbers = np.arange(keys)
 
     def run(table: KeyTable, numbers: np.ndarray, index: int) -> float:
-        parts = [groups(pipeline, part) for part in np.array_split(numbers, 4)]
-        return seconds(
-            lambda: [advance(pipeline.plan, pipeline.noises, table, p, 0, index) for p in parts]
-        )
+        """Seconds of the median tenth, times ten."""
+        parts = [groups(pipeline, part) for part in np.array_split(numbers, 10)]
+        times = [
+            seconds(advance, pipeline.plan, pipeline.noises, table, part, 0, index)
+            for part in parts
+        ]
+        return 10 * float(np.median(times))
 
     run(pipeline.key_table(State(), 0, 0), numbers[:1000], 1)  # compile
     table = pipeline.key_table(State(), 0, 0)
@@ -131,17 +138,17 @@ def bench_bound(units: int, batches: int, records: int) -> None:
     for begin in range(0, units, per_fill):
         numbers = np.arange(begin, min(begin + per_fill, units))
         run(numbers, dice.integers(0, 10**6, len(numbers)), 1)
-    spent = 0.0
+    times = []
     for trigger in range(2, batches + 2):
         numbers, keys = dice.integers(0, units, records), dice.integers(0, 10**6, records)
-        spent += seconds(run, numbers, keys, trigger)
+        times.append(seconds(run, numbers, keys, trigger))
     pairs = int(table.rows["pairs"][: len(table)].astype(np.int64).sum())
     fixed = table.nbytes - table.slab.nbytes
     report(
         "bound",
         units=len(table),
         kept_records=kept,
-        records_per_second=round(batches * records / spent),
+        records_per_second=round(records / np.median(times)),
         bytes_per_unit=round(fixed / len(table), 1),
         bytes_per_kept_record=round(table.slab.nbytes / pairs, 1),
         total_bytes=table.nbytes,
