@@ -7,6 +7,8 @@ carry their length in the first block.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
@@ -15,13 +17,13 @@ Words = NDArray[np.uint64]  # shape (n, 2): one 16-byte block a row, two little-
 
 
 class Prf:
-    """AES under one derived key. Calls share nothing, so threads may share a Prf."""
+    """AES under one derived key. Threads may share a Prf: each has a cipher context of its own."""
 
-    __slots__ = ("_algorithm", "_blockwise")
+    __slots__ = ("_algorithm", "_contexts")
 
     def __init__(self, key: bytes) -> None:
         self._algorithm = algorithms.AES(key)
-        self._blockwise = Cipher(self._algorithm, modes.ECB())  # noqa: S305  a PRF, not encryption
+        self._contexts = threading.local()
 
     def encrypt(self, blocks: Words) -> Words:
         """AES of every block."""
@@ -31,8 +33,14 @@ class Prf:
 
     def encrypt_in_place(self, blocks: Words) -> Words:
         """AES of every block but the last, which is room that the cipher wants for itself."""
+        try:
+            context = self._contexts.blockwise
+        except AttributeError:
+            # block by block, as a PRF: nothing is encrypted that is ever decrypted
+            context = Cipher(self._algorithm, modes.ECB()).encryptor()  # noqa: S305
+            self._contexts.blockwise = context
         flat = blocks.reshape(-1).view(np.uint8)
-        self._blockwise.encryptor().update_into(flat[:-16].data, flat.data)
+        context.update_into(flat[:-16].data, flat.data)
         return blocks[:-1]
 
     def chain(self, message: bytes) -> bytes:

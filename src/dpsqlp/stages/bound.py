@@ -131,8 +131,13 @@ def restore(saved: list[NDArray[Any]]) -> UnitTable:
 def _ordered_by_unit(
     table: UnitTable, rows: NDArray[np.int64], records: Records
 ) -> NDArray[np.int64]:
-    order = np.empty(len(rows), np.int64)
-    starts = _group(table.reserve_scratch(), rows, order)
+    order: NDArray[np.int64]
+    order, several = _partition(table.marks(), rows)
+    first = len(order) - several  # the records before have their units to themselves
+    tail = order[first:]
+    order[first:] = tail = tail[np.argsort(rows[tail], kind="stable")]
+    edges = np.flatnonzero(np.diff(rows[tail], prepend=-1, append=-1)) + first
+    starts = np.stack([edges[:-1], edges[1:]], axis=1)
     _sort_groups(
         starts,
         order,
@@ -147,32 +152,27 @@ def _ordered_by_unit(
 
 
 @numba.njit(nogil=True, cache=True)
-def _group(scratch, rows, order):  # type: ignore[no-untyped-def]
-    """Bring records of one row together; returns where groups of several begin and end.
-
-    scratch[row] first counts the row's records, then is minus one minus the next free place.
-    """
+def _partition(marks, rows):  # type: ignore[no-untyped-def]
+    """Records whose row has no other record first; and how many come after."""
+    one = np.uint64(1)
     for row in rows:
-        scratch[row] += 1
+        bit = one << np.uint64(row & 63)
+        marks[row >> 6, 1] |= marks[row >> 6, 0] & bit
+        marks[row >> 6, 0] |= bit
+    order = np.empty(len(rows), np.int64)
+    alone = 0
     several = 0
-    at = 0
-    starts = np.empty((len(rows), 2), np.int64)
     for k in range(len(rows)):
-        state = scratch[rows[k]]
-        if state > 0:
-            if state > 1:
-                starts[several, 0] = at
-                starts[several, 1] = at + state
-                several += 1
-            order[at] = k
-            scratch[rows[k]] = -(at + 1) - 1
-            at += state
+        if marks[rows[k] >> 6, 1] >> np.uint64(rows[k] & 63) & one:
+            several += 1
+            order[len(rows) - several] = k
         else:
-            order[-state - 1] = k
-            scratch[rows[k]] = state - 1
+            order[alone] = k
+            alone += 1
     for row in rows:
-        scratch[row] = 0
-    return starts[:several].copy()
+        marks[row >> 6, 0] = 0
+        marks[row >> 6, 1] = 0
+    return order, several
 
 
 @numba.njit(nogil=True, cache=True)

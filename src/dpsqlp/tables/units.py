@@ -30,24 +30,24 @@ UNIT_ROW = np.dtype(
 class UnitTable(Table):
     """Units of one shard and period."""
 
-    __slots__ = ("free", "scratch", "slab", "slab_used")
+    __slots__ = ("_marks", "free", "slab", "slab_used")
 
     def __init__(self) -> None:
         super().__init__(UNIT_ROW)
         self.slab = np.zeros(64, np.uint64)
         self.slab_used = np.zeros(2, np.int64)  # entries in use; a place that keeps reads alive
         self.free = np.full(33, -1, np.int64)  # by log2 of the block size: a list through the slab
-        self.scratch = np.zeros(16, np.int32)  # all zero between calls
+        self._marks = np.zeros((1, 2), np.uint64)  # two bits per row, zero between calls
 
     @property
     def nbytes(self) -> int:
         """Memory held, spare room included."""
-        return super().nbytes + self.slab.nbytes + self.scratch.nbytes
+        return super().nbytes + self.slab.nbytes + self._marks.nbytes
 
-    def reserve_scratch(self) -> NDArray[np.int32]:
-        """One zero per row."""
-        self.scratch = grown(self.scratch, len(self.rows))
-        return self.scratch
+    def marks(self) -> NDArray[np.uint64]:
+        """Two zero bits per row, to be left zero: small enough to stay in the cache."""
+        self._marks = grown(self._marks, len(self.rows) // 64 + 1)
+        return self._marks
 
     def grow_slab(self) -> None:
         """More room for blocks."""
