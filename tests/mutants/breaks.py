@@ -829,7 +829,7 @@ RELEASE = [
         "        _check_turn(plan, state, trigger)\n"
         "        if len(batch.window) == 0:\n"
         "            state.trigger = trigger\n"
-        "            return _collect(plan, trigger, [])\n",
+        "            return Step(_collect(plan, trigger, []), {}, {}, {})\n",
         BAD_INPUT + "test_an_empty_micro_batch_is_a_trigger_like_any_other",
     ),
     Break(
