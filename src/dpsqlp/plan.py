@@ -168,8 +168,8 @@ def _validate(plan: Plan) -> None:
         raise PlanError(
             "A unit period stays open until the next begins; without a period give none."
         )
-    if min(asdict(plan.caps).values()) < 1:
-        raise PlanError(f"Every cap is at least 1; got {plan.caps}.")
+    if not all(1 <= cap < 2**32 for cap in asdict(plan.caps).values()):
+        raise PlanError(f"Every cap is at least 1 and below 2^32; got {plan.caps}.")
     _validate_noise(plan)
 
 

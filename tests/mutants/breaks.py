@@ -998,6 +998,14 @@ DURABILITY = [
         ENGINE + "test_missed_triggers_run_empty_and_the_next_takes_their_records",
     ),
     Break(
+        "the last trigger runs only if lines are left",
+        "1: every grid trigger runs, with or without records",
+        "sources/pushed.py",
+        "            ended = self.ended.is_set()\n",
+        "            ended = self.ended.is_set() and bool(self._lines)\n",
+        "sources/test_pushed.py::test_one_trigger_runs_after_the_end_with_lines_or_without",
+    ),
+    Break(
         "another secret or plan accepted",
         "6: another fingerprint is another instance",
         "state/journal.py",

@@ -161,3 +161,13 @@ def test_spools_are_forgotten(tmp_path: Path) -> None:
     sweep_spools(storage, None)
     with pytest.raises(SourceError, match=r"are gone.*Restore the state folder"):
         read(source, ranges[2])
+
+
+@pytest.mark.parametrize("data", [b"", b'{"unit": "a"}\n'])
+def test_one_trigger_runs_after_the_end_with_lines_or_without(data: bytes, tmp_path: Path) -> None:
+    """Whether the last trigger runs must not show whether somebody sent a line."""
+    source = standard_input(LocalStorage(tmp_path), data)
+    assert source.ended.wait(5)
+    assert not source.exhausted
+    source.take(None, 1, None)
+    assert source.exhausted

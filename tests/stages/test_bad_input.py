@@ -154,6 +154,7 @@ def test_sums_wrap_modulo_two_to_the_64() -> None:
         ({"caps": Caps(2**20, 2**20, 1), "windows": Grid(4, 4)}, None),
         ({"caps": Caps(2**31, 2**31, 1)}, "32 bits"),
         ({"caps": Caps(1, 0, 1)}, "cap"),
+        ({"caps": Caps(2**32, 1, 1)}, "cap"),
         ({"windows": Grid(5)}, "triggers"),
         ({"periods": Grid(4)}, "period"),
         ({"periods": Grid(2, 3)}, "period"),

@@ -128,7 +128,11 @@ class LocalEngine:
         batch = self._batch(intent.records)
         self.records += len(batch.window)
         if self.schedule.on_event_time and trigger != self.schedule.last:
-            following = self._take(trigger + 1)
+            following = self.source.take(
+                self.source.after(self._position, intent.records),
+                trigger + 1,
+                self.schedule.span(trigger + 1),
+            )
             self._ahead = (following, self._reader.submit(self._read, following))
 
         self._unfinished = True  # what is in memory is ahead of the disk, then of the sink

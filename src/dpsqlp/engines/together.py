@@ -34,7 +34,7 @@ def run_together(
 
 
 def is_done(engine: LocalEngine) -> bool:
-    """Whether the last trigger has run, or standard input has."""
+    """Whether the last trigger has run: of the grid, or the one after standard input's end."""
     if engine.finished:
         return True
     ended = isinstance(engine.source, StandardInput) and engine.source.exhausted

@@ -96,21 +96,23 @@ class StandardInput(PushedSource):
         self._lines: list[bytes] = []
         self._lock = threading.Lock()
         self.ended = threading.Event()
+        self.exhausted = False  # a trigger has taken what there was at the end, lines or none
         if stream is None:
             # Unbuffered: a thread that waits inside the buffer's lock breaks the exit of Python.
             stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         threading.Thread(target=self._read_lines, args=(stream,), daemon=True).start()
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether standard input has ended and all its lines were taken."""
-        return self.ended.is_set() and not self._lines
-
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
-        """The lines that have arrived, spooled."""
+        """The lines that have arrived, spooled.
+
+        One trigger runs after the end of standard input, with lines or without: were it to run
+        only if lines were left, its release would show that somebody sent one.
+        """
         with self._lock:
+            ended = self.ended.is_set()
             records = spool(self._storage, trigger, self.suffix, b"".join(self._lines))
             self._lines = []
+            self.exhausted = ended
         return records
 
     def _read_lines(self, stream: IO[bytes]) -> None:
@@ -121,7 +123,7 @@ class StandardInput(PushedSource):
                 self._lines += [line + b"\n" for line in lines]
         with self._lock:
             self._lines += [rest + b"\n"] if rest else []
-        self.ended.set()
+            self.ended.set()
 
     def _parse(self, data: bytes) -> pa.Table:
         """Lines that are no JSON, and fields of another type, become nulls, as in a file."""
