@@ -22,7 +22,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import fit_blt
 from dpsqlp.plan import Grid, Plan
 from dpsqlp.stages.advance import advance
-from dpsqlp.stages.batch import MicroBatch, admit
+from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.stages.bound import bound
 from dpsqlp.stages.combine import Groups
 from dpsqlp.tables.keys import KeyTable
@@ -73,7 +73,8 @@ def groups(pipeline: Pipeline, numbers: np.ndarray) -> Groups:
     text = encode([pa.array(numbers)], len(numbers))
     ones = np.ones(len(numbers), np.int64)
     zeros = np.zeros(len(numbers), np.int64)
-    return Groups(pipeline.keys.identify(text), text, zeros, zeros, ones, ones[:, None])
+    order = np.arange(len(numbers))
+    return Groups(pipeline.keys.identify(text), text, order, zeros, zeros, ones, ones[:, None])
 
 
 def batch(units: np.ndarray, keys: np.ndarray) -> MicroBatch:
@@ -130,10 +131,8 @@ def bench_bound(units: int, batches: int, records: int) -> None:
 
     def run(numbers: np.ndarray, keys: np.ndarray, trigger: int) -> None:
         nonlocal kept
-        arrived = admit(
-            pipeline.plan, batch(numbers, keys), trigger, pipeline.units, pipeline.keys, None
-        )
-        kept += len(bound(pipeline.plan, table, arrived).kept)
+        arrived = pipeline.admit(batch(numbers, keys), trigger)
+        kept += len(bound(pipeline.plan, table, arrived, np.arange(len(arrived))).kept)
 
     for begin in range(0, units, per_fill):
         numbers = np.arange(begin, min(begin + per_fill, units))
@@ -143,14 +142,15 @@ def bench_bound(units: int, batches: int, records: int) -> None:
         numbers, keys = dice.integers(0, units, records), dice.integers(0, 10**6, records)
         times.append(seconds(run, numbers, keys, trigger))
     pairs = int(table.rows["pairs"][: len(table)].astype(np.int64).sum())
-    fixed = table.nbytes - table.slab.nbytes
+    slab = table.slab[: table.slab_used[0]].nbytes
+    fixed = table.nbytes - slab
     report(
         "bound",
         units=len(table),
         kept_records=kept,
         records_per_second=round(records / np.median(times)),
         bytes_per_unit=round(fixed / len(table), 1),
-        bytes_per_kept_record=round(table.slab.nbytes / pairs, 1),
+        bytes_per_kept_record=round(slab / pairs, 1),
         total_bytes=table.nbytes,
     )
 

@@ -91,28 +91,28 @@ class Pipeline:
 
     def run(self, state: State, batch: MicroBatch, trigger: int) -> Releases:
         """Run one trigger. If the batch or the trigger is refused, the state is unchanged."""
-        return self.step(state, batch, trigger).releases
+        return self.step(state, self.admit(batch, trigger)).releases
 
-    def step(self, state: State, batch: MicroBatch, trigger: int, each: Each = map) -> Step:
+    def admit(self, batch: MicroBatch, trigger: int) -> Records:
+        """The records that may count at a trigger. Needs no state, so it can run ahead."""
+        return admit(self.plan, batch, trigger, self.units, self.keys, self.public)
+
+    def step(self, state: State, records: Records, each: Each = map) -> Step:
         """Run one trigger and tell what it changed. `each` is map, or maps shards in threads."""
-        plan = self.plan
+        plan, trigger = self.plan, records.trigger
         _check_turn(plan, state, trigger)
-        records = admit(
-            plan, batch, trigger, self.units, self.keys, self.public
-        )  # (unit, key, window, timestamp, values): open windows only
 
         def by_unit(task: tuple[Place, UnitTable, Rows]) -> tuple[Place, Bounded, Groups]:
-            place, table, rows = task
-            shard = records.subset(rows)
-            bounded = bound(plan, table, shard)  # what the caps allow, with votes
-            return place, bounded, combine(shard, bounded)  # (key, window, prev): votes, sums
+            place, table, members = task
+            bounded = bound(plan, table, records, members)  # what the caps allow, with votes
+            return place, bounded, combine(plan, records, bounded)  # (key, window, prev): sums
 
-        units = list(each(by_unit, list(_by_unit(plan, state, records, trigger))))
+        units = list(each(by_unit, list(_by_unit(plan, state, records))))
         parts = [part for _, _, part in units]
 
         def by_key(task: tuple[Place, KeyTable]) -> tuple[Place, Groups, Released]:
             (window, shard), table = task
-            groups = merge([_members(part, window, shard, state.shards) for part in parts])
+            groups = merge(parts, window, shard, state.shards)
             index = trigger - plan.windows.first(window)
             released = advance(plan, self.noises, table, groups, window, index)
             return (window, shard), groups, released
@@ -165,23 +165,15 @@ def _check_turn(plan: Plan, state: State, trigger: int) -> None:
         )
 
 
-def _by_unit(
-    plan: Plan, state: State, records: Records, trigger: int
-) -> Iterator[tuple[Place, UnitTable, Rows]]:
+def _by_unit(plan: Plan, state: State, records: Records) -> Iterator[tuple[Place, UnitTable, Rows]]:
     """The units of every open (period, shard), and which records are theirs."""
-    for period in [0] if plan.periods is None else plan.periods.open(trigger):
+    for period in [0] if plan.periods is None else plan.periods.open(records.trigger):
         if period not in state.units:
             state.units[period] = [UnitTable() for _ in range(state.shards)]
         members = np.flatnonzero(records.period == period)
         shards = _shards(records.unit[members], state.shards)
         for shard, (table, rows) in enumerate(zip(state.units[period], shards, strict=True)):
             yield (period, shard), table, members[rows]
-
-
-def _members(groups: Groups, window: int, shard: int, shards: int) -> Groups:
-    """The groups of a window whose keys belong to a shard."""
-    here = (groups.window == window) & (groups.key[:, 1] % np.uint64(shards) == shard)
-    return groups.subset(np.flatnonzero(here))
 
 
 def _shards(ids: Words, shards: int) -> list[NDArray[np.int64]]:

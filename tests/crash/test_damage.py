@@ -15,7 +15,7 @@ import pytest
 from crash.crashes import Worker, begun, copied, outputs, steps
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.errors import DpsqlpError, SecretError, SourceError, StateError
-from dpsqlp.state.journal import read_manifest
+from dpsqlp.state.journal import FORMAT, read_manifest
 from dpsqlp.state.sealed import seal, unseal
 from dpsqlp.state.storage import LocalStorage
 from running import MINUTE, START, FakeClock, Record, made, run_all, script, write
@@ -150,7 +150,7 @@ def test_another_format_is_refused(finished: Path) -> None:
     manifest = folder / "state" / "t" / "manifest.json"
     body = unseal(manifest.read_bytes(), "manifest.json")
     assert body is not None
-    manifest.write_bytes(seal(body | {"format": 2}))
+    manifest.write_bytes(seal(body | {"format": FORMAT + 1}))
     refused(folder, StateError, "Use the version of dpsqlp that wrote it")
 
 

@@ -138,7 +138,7 @@ def warm() -> None:
         core = Pipeline(plan, SECRET)
         log = journal.Journal(storage, core, SECRET, 2)
         state = log.load()
-        step = core.step(state, batch, trigger)
+        step = core.step(state, core.admit(batch, trigger))
         log.commit(state, step, b"", None)
 
 

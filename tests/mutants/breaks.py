@@ -312,9 +312,9 @@ NOISE_PATHS = [
         "index counts the batches that had data",
         "1: its number is the grid index, never a count of batches",
         "stages/advance.py",
-        "    rows = table.insert_keys(groups.key, groups.key_text)\n",
+        "    rows = table.insert_keys(groups.key, groups.key_text, groups.text)\n",
         '    index = int(table.rows["touched"].max()) + 1\n'
-        "    rows = table.insert_keys(groups.key, groups.key_text)\n",
+        "    rows = table.insert_keys(groups.key, groups.key_text, groups.text)\n",
         INVARIANTS + "test_triggers_without_records_count",
     ),
     Break(
@@ -567,8 +567,8 @@ BOUNDING = [
         "Cs ignored",
         "2: fewer than Cs votes are cast",
         "stages/bound.py",
-        "if may_vote and units[row].votes < selections_max:",
-        "if may_vote:",
+        "votes[made] = may_vote and units[row].votes < selections_max",
+        "votes[made] = may_vote",
         INVARIANTS + "test_votes_are_capped",
     ),
     Break(
@@ -599,8 +599,8 @@ BOUNDING = [
         "vote does not carry prev",
         "2: the vote carries the trigger of the unit's previous vote there",
         "stages/bound.py",
-        "                vote[k] = voted\n",
-        "                vote[k] = 0\n",
+        "                prev[made] = voted\n",
+        "",
         ONCE,
     ),
     Break(
@@ -631,8 +631,8 @@ BOUNDING = [
         "votes of different prev added up",
         "2: the key side adds 1 iff prev <= its last release",
         "stages/combine.py",
-        "leaders = _assign(key, window, prev, group)",
-        "leaders = _assign(key, window, np.zeros_like(prev), group)",
+        "text[record], window[record], prev[k])",
+        "text[record], window[record], 0)",
         INVARIANTS + "test_votes_with_another_history_are_counted_apart",
     ),
     Break(
@@ -679,32 +679,24 @@ BOUNDING = [
         "public distinct ignores Cs",
         "5: COUNT(DISTINCT unit) with public keys costs Cs s^2 / sigma^2",
         "stages/bound.py",
-        "first[kept] if rounds else votes",
-        "first[kept]",
+        "count == 0 if rounds else votes[made]",
+        "count == 0",
         INVARIANTS + "test_a_public_distinct_count_is_capped_by_votes",
     ),
     Break(
         "distinct counts every vote",
         "2: within one instance a unit counts once, exactly",
         "stages/bound.py",
-        "first[kept] if rounds else votes",
-        "votes",
+        "count == 0 if rounds else votes[made]",
+        "votes[made]",
         INVARIANTS + "test_a_distinct_count_adds_a_unit_once_over_all_rounds",
     ),
     Break(
         "ids compared by half",
         "6: units and keys are identified by 128-bit keyed hashes",
         "tables/table.py",
-        "        found[k] = -1\n"
-        "        while slots[at] != 0:\n"
-        "            if slots[at] >> np.uint64(32) == tag:\n"
-        "                row = np.int64(slots[at] & low) - 1\n"
-        "                if rows[row].id0 == ids[k, 0] and rows[row].id1 == ids[k, 1]:\n",
-        "        found[k] = -1\n"
-        "        while slots[at] != 0:\n"
-        "            if slots[at] >> np.uint64(32) == tag:\n"
-        "                row = np.int64(slots[at] & low) - 1\n"
-        "                if rows[row].id0 == ids[k, 0]:\n",
+        "same = rows[row].id0 == ids[k, 0] and rows[row].id1 == ids[k, 1]",
+        "same = rows[row].id0 == ids[k, 0]",
         "tables/test_table.py::test_a_table_is_a_dictionary",
     ),
 ]
@@ -827,7 +819,7 @@ RELEASE = [
         "trigger.py",
         "        _check_turn(plan, state, trigger)\n",
         "        _check_turn(plan, state, trigger)\n"
-        "        if len(batch.window) == 0:\n"
+        "        if len(records) == 0:\n"
         "            state.trigger = trigger\n"
         "            return Step(_collect(plan, trigger, []), {}, {}, {})\n",
         BAD_INPUT + "test_an_empty_micro_batch_is_a_trigger_like_any_other",
@@ -983,7 +975,7 @@ DURABILITY = [
         "6: before any byte reaches a sink, the release file is durable",
         "engines/local.py",
         "        self.journal.commit(self.state, step, release, position, self._threads.map)\n"
-        "        rows = self._publish(release)\n",
+        "        released = self._publish(release)\n",
         "        self.sink.emit(trigger, pa.ipc.open_stream(release).read_all())\n"
         "        self.journal.commit(self.state, step, release, position, self._threads.map)\n"
         "        rows = 0\n",
@@ -1041,7 +1033,7 @@ DURABILITY = [
         "unreleased keys in the clear",
         "6: key text is concealed until released",
         "state/tables.py",
-        "texts = concealer.conceal(table.ids(new), table.texts(new))",
+        "texts = concealer.conceal(ids, table.texts(new))",
         "texts = table.texts(new)",
         JOURNAL + "test_unreleased_key_texts_are_not_readable_at_rest",
     ),

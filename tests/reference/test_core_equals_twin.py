@@ -40,7 +40,9 @@ def test_shards_in_threads_change_nothing(stream: Stream) -> None:
         pipeline, state = Pipeline(stream.plan, SECRET), State(5)
         released = [
             rows_of(
-                pipeline.step(state, micro_batch(stream.plan, rows), trigger, threads.map).releases
+                pipeline.step(
+                    state, pipeline.admit(micro_batch(stream.plan, rows), trigger), threads.map
+                ).releases
             )
             for trigger, rows in enumerate(stream.batches, stream.first)
         ]

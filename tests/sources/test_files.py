@@ -106,6 +106,37 @@ def test_a_span_is_of_the_files_there_were(suffix: str, tmp_path: Path) -> None:
     assert empty.take(position, 2, spans[1])["files"] == []
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "us UTC", "text", "no statistics"])
+def test_a_file_without_times_in_the_span_is_not_missed(unit: str, tmp_path: Path) -> None:
+    """What a Parquet file says of its times leaves out files, never records."""
+    midnight = 1704067200 * 10**6
+    hours = [[0, 3, None], [5, 1], [None, None], [2], [], [4, 4]]
+    for number, file in enumerate(hours):
+        times = [None if h is None else midnight + h * 3600 * 10**6 for h in file]
+        ts = pa.array(times, pa.timestamp("us"))
+        if unit == "text":
+            ts = ts.cast(pa.string())
+        elif unit == "us UTC":
+            ts = ts.cast(pa.timestamp("us", "UTC"))
+        elif unit != "no statistics":
+            ts = ts.cast(pa.timestamp(unit))
+        units = [f"{number}-{k}" for k in range(len(file))]
+        table = pa.table({"unit": units, "a": pa.array([0] * len(file), pa.int64()), "ts": ts})
+        statistics = unit != "no statistics"
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(table, path, row_group_size=1, write_statistics=statistics)
+    files = source(tmp_path, "*.parquet", "ts")
+    for hour in range(6):
+        span = (midnight + hour * 3600 * 10**6, midnight + (hour + 1) * 3600 * 10**6)
+        got = {row[0] for row in read(files, files.take(files.begin(), 1, span))}
+        assert got == {
+            f"{number}-{k}"
+            for number, file in enumerate(hours)
+            for k, h in enumerate(file)
+            if h == hour
+        }
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
 def test_a_folder_that_grows_hands_out_each_file_once(suffix: str, tmp_path: Path) -> None:
     """Whatever its name sorts by, each file belongs to exactly one trigger."""

@@ -47,7 +47,7 @@ def run_to_end(
         intent = journal.pending()
         assert intent is None or intent.trigger == trigger
         journal.intend(Intent(trigger, {"batch": trigger - first}))
-        step = pipeline.step(state, batches[trigger - first], trigger)
+        step = pipeline.step(state, pipeline.admit(batches[trigger - first], trigger))
         journal.commit(state, step, repr(rows_of(step.releases)).encode(), {"after": trigger})
         emit(trigger, journal.release())
 
@@ -62,7 +62,7 @@ def test_a_restart_at_every_trigger_changes_nothing(stream: Stream, shards: int)
         pipeline = Pipeline(stream.plan, SECRET)
         journal = Journal(storage, pipeline, SECRET, shards)
         state = journal.load()
-        step = pipeline.step(state, micro_batch(stream.plan, rows), trigger)
+        step = pipeline.step(state, pipeline.admit(micro_batch(stream.plan, rows), trigger))
         journal.commit(state, step, b"", None)
         released.append(rows_of(step.releases))
     assert released == run_core(stream, shards)

@@ -45,7 +45,8 @@ def test_texts_stay_with_their_keys() -> None:
     table = KeyTable(1, [1])
     for batch in (["a", "bb", "a"], ["ccc", "a", "", "ccc"], []):
         ids = np.array([[1, sum(map(ord, text))] for text in batch], np.uint64).reshape(-1, 2)
-        rows = table.insert_keys(ids, Encoded.from_list([text.encode() for text in batch]))
+        texts = Encoded.from_list([text.encode() for text in batch])
+        rows = table.insert_keys(ids, texts, np.arange(len(batch)))
         assert table.texts(rows).to_arrow().to_pylist() == [text.encode() for text in batch]
     assert len(table) == 4
 
@@ -53,7 +54,8 @@ def test_texts_stay_with_their_keys() -> None:
 def test_a_later_prediction_overrules_an_earlier_one() -> None:
     """A row is due once, when it last said."""
     table = KeyTable(1, [1])
-    rows = table.insert_keys(np.array([[1, 1], [2, 2]], np.uint64), Encoded.from_list([b"a", b"b"]))
+    ids = np.array([[1, 1], [2, 2]], np.uint64)
+    rows = table.insert_keys(ids, Encoded.from_list([b"a", b"b"]), np.arange(2))
     for due in ([3, 3], [5, 3], [3, 3], [4, 3]):
         table.rows["due"][rows] = due
         table.schedule(rows)

@@ -26,7 +26,7 @@ from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import Source, sweep_spools
 from dpsqlp.sql import connect, standard_deviations
 from dpsqlp.sql.query import Query
-from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.stages.batch import MicroBatch, Records
 from dpsqlp.state.journal import Intent, Journal
 from dpsqlp.state.storage import Storage
 from dpsqlp.trigger import Pipeline, Releases
@@ -83,7 +83,7 @@ class LocalEngine:
             sweep_spools(storage, None if pending is None else pending.records)
             self._deviations = standard_deviations(self.plan)
             self._key_types = arrow_types(query.key_types)
-            self._ahead: tuple[Any, Future[MicroBatch]] | None = None
+            self._ahead: tuple[Intent, Future[tuple[int, Records]]] | None = None
             self._unfinished = False
             self.records = 0  # read so far: for the operator alone, never published
             if release is not None:
@@ -125,25 +125,22 @@ class LocalEngine:
         if intent is None:
             intent = Intent(trigger, self._take(trigger))
             self.journal.intend(intent)
-        batch = self._batch(intent.records)
-        self.records += len(batch.window)
+        rows, records = self._records(intent)
+        self.records += rows
+        position = self.source.after(self._position, intent.records)
         if self.schedule.on_event_time and trigger != self.schedule.last:
-            following = self.source.take(
-                self.source.after(self._position, intent.records),
-                trigger + 1,
-                self.schedule.span(trigger + 1),
-            )
+            span = self.schedule.span(trigger + 1)
+            following = Intent(trigger + 1, self.source.take(position, trigger + 1, span))
             self._ahead = (following, self._reader.submit(self._read, following))
 
         self._unfinished = True  # what is in memory is ahead of the disk, then of the sink
-        step = self.core.step(self.state, batch, trigger, self._threads.map)
+        step = self.core.step(self.state, records, self._threads.map)
         release = serialise(self._release(step.releases))
-        position = self.source.after(self._position, intent.records)
         self.journal.commit(self.state, step, release, position, self._threads.map)
-        rows = self._publish(release)
+        released = self._publish(release)
         self._unfinished = False
         self.source.forget(intent.records)
-        return Progress(trigger, self.schedule.last, rows)
+        return Progress(trigger, self.schedule.last, released)
 
     def _pending(self) -> Intent | None:
         """The intent of the next trigger. One further on means that the state lost triggers."""
@@ -170,21 +167,23 @@ class LocalEngine:
             return None
         return self.source.take(self._position, trigger, None)
 
-    def _batch(self, records: Any) -> MicroBatch:
+    def _records(self, intent: Intent) -> tuple[int, Records]:
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == records:
+        if ahead is not None and ahead[0] == intent:
             return ahead[1].result()
-        return self._reader.submit(self._read, records).result()
+        return self._reader.submit(self._read, intent).result()
 
-    def _read(self, records: Any) -> MicroBatch:
-        """Run the row query over a range, in the reading thread."""
+    def _read(self, intent: Intent) -> tuple[int, Records]:
+        """Run the row query over what a trigger reads, in the reading thread: the number of rows,
+        and the records that may count.
+        """
         query = self.query.row_sql
-        if records is not None and self.schedule.on_event_time:
-            low, high = records["span"]
+        if intent.records is not None and self.schedule.on_event_time:
+            low, high = intent.records["span"]
             query = f"FROM ({query}) WHERE timestamp_us >= {low} AND timestamp_us < {high}"
         try:
-            self.source.read(records, self._reading)
-            return micro_batch(bounded_table(self._reading.sql(query)))
+            self.source.read(intent.records, self._reading)
+            batch = micro_batch(bounded_table(self._reading.sql(query)))
         except (duckdb.BinderException, duckdb.IOException) as error:
             # These name columns and files. Other texts of the database may hold a record.
             raise SourceError(f"The records cannot be read: {error}") from None
@@ -193,6 +192,7 @@ class LocalEngine:
                 f"The records cannot be read ({type(error).__name__}). Check that the source's"
                 " columns and types are those of the data. The trigger has not run."
             ) from None
+        return len(batch.window), self.core.admit(batch, intent.trigger)
 
     def empty_release(self) -> pa.Table:
         """A release without rows."""

@@ -14,6 +14,7 @@ line breaks within quotes: there, one unit's quote could swallow the rows of oth
 from __future__ import annotations
 
 import csv
+import math
 from glob import escape, glob, has_magic
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -54,6 +55,7 @@ class FileSource:
         self._base = folder.resolve().joinpath(*plain)
         self._pattern = str(path if path.is_absolute() else escape(str(folder.resolve())) / path)
         self._shapes: dict[File, Shape] = {}
+        self._times: dict[File, tuple[float, float]] = {}
 
     def folders(self) -> list[str]:
         """The folder above the first wildcard of the pattern."""
@@ -85,12 +87,16 @@ class FileSource:
         files: list[File] = [] if records is None else [tuple(file) for file in records["files"]]
         for file in files:
             _check_unchanged(file)
-        rows = " UNION ALL ".join(self._relations(files))
         where = ""
         if records is not None and "span" in records and self._timestamp is not None:
-            low, high = (f"make_timestamp({int(edge)})" for edge in records["span"])
+            low, high = records["span"]
+            files = [file for file in files if self._has_times_in(file, low, high)]
             column = quoted(self._timestamp)
-            where = f" WHERE {column} >= {low} AND {column} < {high}"
+            where = (
+                f" WHERE {column} >= make_timestamp({int(low)})"
+                f" AND {column} < make_timestamp({int(high)})"
+            )
+        rows = " UNION ALL ".join(self._relations(files))
         database.execute(
             f"CREATE OR REPLACE TEMP VIEW {quoted(self._source.name)} AS FROM ({rows}){where}"
         )
@@ -122,6 +128,13 @@ class FileSource:
                 raise _unusable(file[0], f"lacks the columns {missing} of the source")
             self._shapes[file] = shape
         return self._shapes[file]
+
+    def _has_times_in(self, file: File, low: int, high: int) -> bool:
+        """Whether records of this span can be in a file; only Parquet files say what they have."""
+        if file not in self._times:
+            self._times[file] = _times(Path(file[0]), str(self._timestamp))
+        first, last = self._times[file]
+        return first < high and last >= low
 
     def _relations(self, files: list[File]) -> list[str]:
         """A relation of the source's columns for each layout, so that none decides for another."""
@@ -162,6 +175,29 @@ def _look(path: Path) -> tuple[Shape, list[str] | None]:
     if suffix in _JSON:
         return (suffix, ()), None
     raise _unusable(str(path), f"ends in none of {', '.join(sorted(_SUFFIXES))}")
+
+
+def _times(path: Path, column: str) -> tuple[float, float]:
+    """The first and the last time in a column, in microseconds; without end if not known."""
+    unknown = (-math.inf, math.inf)
+    if path.suffix != ".parquet":
+        return unknown
+    metadata = pq.read_metadata(path)
+    names = [name.lower() for name in metadata.schema.to_arrow_schema().names]
+    place = names.index(column.lower())
+    if metadata.num_columns != len(names) or metadata.schema.column(place).logical_type.type != (
+        "TIMESTAMP"
+    ):
+        return unknown
+    first, last = math.inf, -math.inf
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(place).statistics
+        if statistics is None or not statistics.has_min_max:
+            return unknown
+        edges = pa.array([statistics.min, statistics.max]).cast(pa.timestamp("us"), safe=False)
+        low, high = edges.cast(pa.int64()).to_pylist()
+        first, last = min(first, low), max(last, high + 1)  # a rest of nanoseconds is cut off
+    return first, last
 
 
 def _unusable(name: str, why: str) -> SourceError:

@@ -48,7 +48,7 @@ def advance(
     index: int,
 ) -> Released:
     """Merge the window's new groups at trigger number `index` of the window, and release."""
-    rows = table.insert_keys(groups.key, groups.key_text)
+    rows = table.insert_keys(groups.key, groups.key_text, groups.text)
     candidates = _accumulate(
         table.rows, table.totals, rows, groups.prev, groups.votes, groups.values, index
     )  # rows with new records, each once
@@ -67,7 +67,7 @@ def advance(
 
 def publish(table: KeyTable, ids: NDArray[np.uint64], texts: Encoded) -> None:
     """Release public keys from the window's first trigger on."""
-    _slots(table, table.insert_keys(ids, texts))
+    _slots(table, table.insert_keys(ids, texts, np.arange(len(ids))))
 
 
 def _select(

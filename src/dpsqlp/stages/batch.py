@@ -41,8 +41,9 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Admitted records as columns; one row per record."""
+    """Records admitted at a trigger, as columns; one row per record."""
 
+    trigger: int
     unit: Words
     key: Words
     key_text: Encoded  # of the whole batch; record r has text number text[r]
@@ -61,6 +62,7 @@ class Records:
         if len(rows) == len(self):
             return self
         return Records(
+            self.trigger,
             self.unit[rows],
             self.key[rows],
             self.key_text,
@@ -99,6 +101,7 @@ def admit(
     timestamp, timed = _integers(batch.timestamp)
     key_text = encode(batch.key, len(window))
     records = Records(
+        trigger=trigger,
         unit=units.identify(encode(batch.unit, len(window))),
         key=keys.identify(key_text),
         key_text=key_text,

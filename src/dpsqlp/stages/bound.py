@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.prf import Words
+from dpsqlp.kernels import kernel
 from dpsqlp.plan import Plan
-from dpsqlp.stages.batch import ABSENT, Records
+from dpsqlp.stages.batch import Records
 from dpsqlp.tables.units import UnitTable
 
 _INSERTION_SORT_MAX = 16
@@ -34,26 +35,35 @@ class Bounded:
     """The kept records, by position, with their votes; and how they changed the unit table."""
 
     kept: NDArray[np.int64]
-    votes: NDArray[np.int64]  # 0 or 1
+    votes: NDArray[np.uint8]  # 0 or 1
     prev: NDArray[np.int64]  # 0 without a vote
-    values: NDArray[np.int64]  # (kept, processes): what is added, absent as 0
-    units: NDArray[np.int64]  # their units' rows
+    distinct: NDArray[np.uint8]  # 0 or 1: what is added to a count of distinct units
+    units: NDArray[np.uint32]  # their units' rows
     entries: NDArray[np.uint64]  # their pairs' slab entries, after each
     new_units: Words  # ids of the rows appended
 
 
-def bound(plan: Plan, table: UnitTable, records: Records) -> Bounded:
-    """Keep what the caps allow. All records of the batch for a unit must be given at once."""
-    rows, leaders = table.insert(records.unit)
-    order = _ordered_by_unit(table, rows, records)  # (record), grouped by unit, in order
-    vote = np.full(len(order), -2, np.int64)  # -2 dropped, -1 kept, >= 0 kept and voted: prev
-    first = np.zeros(len(order), np.bool_)
-    entries = np.zeros(len(order), np.uint64)
-    rounds = plan.release == "threshold" and plan.public_keys is None
-    count_bits = 32 - plan.triggers.bit_length()
-    done = 0
-    while done < len(order):
-        done = _apply(
+def bound(plan: Plan, table: UnitTable, records: Records, members: NDArray[np.int64]) -> Bounded:
+    """Keep what the caps allow of the records at these positions, in ascending order.
+
+    All records of the batch for a unit must be given at once.
+    """
+    ids = np.take(records.unit, members, axis=0)
+    rows, leaders = table.insert(ids)
+    order = _ordered_by_unit(table, rows, records, members)  # of members, by unit, then by time
+    size = len(order)
+    bounded = Bounded(
+        kept=np.empty(size, np.int64),
+        votes=np.empty(size, np.uint8),
+        prev=np.empty(size, np.int64),
+        distinct=np.empty(size, np.uint8),
+        units=np.empty(size, np.uint32),
+        entries=np.empty(size, np.uint64),
+        new_units=ids[leaders],
+    )
+    done = made = 0
+    while done < size:
+        done, made = _apply(
             table.rows,
             table.slab,
             table.slab_used,
@@ -61,33 +71,31 @@ def bound(plan: Plan, table: UnitTable, records: Records) -> Bounded:
             order,
             done,
             rows,
+            members,
             records.key,
             records.window,
             records.index,
             (plan.caps.records, plan.caps.records_per_key, plan.caps.selections),
-            rounds,
-            count_bits,
-            vote,
-            first,
-            entries,
+            plan.release == "threshold" and plan.public_keys is None,
+            32 - plan.triggers.bit_length(),
+            made,
+            bounded.kept,
+            bounded.votes,
+            bounded.prev,
+            bounded.distinct,
+            bounded.units,
+            bounded.entries,
         )
-        if done < len(order):
+        if done < size:
             table.grow_slab()
-    kept = np.flatnonzero(vote > -2)
-    votes = (vote[kept] >= 0).astype(np.int64)
-    values = records.values[kept]
-    values[values == ABSENT] = 0
-    for position, calibrated in enumerate(plan.calibration.processes):
-        if calibrated.process.kind == "distinct":
-            values[:, position] = first[kept] if rounds else votes
     return Bounded(
-        kept,
-        votes,
-        np.maximum(vote[kept], 0),
-        values,
-        rows[kept],
-        entries[kept],
-        records.unit[leaders],
+        bounded.kept[:made],
+        bounded.votes[:made],
+        bounded.prev[:made],
+        bounded.distinct[:made],
+        bounded.units[:made],
+        bounded.entries[:made],
+        bounded.new_units,
     )
 
 
@@ -129,7 +137,7 @@ def restore(saved: list[NDArray[Any]]) -> UnitTable:
 
 
 def _ordered_by_unit(
-    table: UnitTable, rows: NDArray[np.int64], records: Records
+    table: UnitTable, rows: NDArray[np.int64], records: Records, members: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     order: NDArray[np.int64]
     order, several = _partition(table.marks(), rows)
@@ -141,6 +149,7 @@ def _ordered_by_unit(
     _sort_groups(
         starts,
         order,
+        members,
         records.timestamp,
         records.key_text.data,
         records.key_text.offsets,
@@ -175,7 +184,7 @@ def _partition(marks, rows):  # type: ignore[no-untyped-def]
     return order, several
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _precedes(a, b, timestamp, data, offsets, text, window, values):  # type: ignore[no-untyped-def]
     if timestamp[a] != timestamp[b]:
         return timestamp[a] < timestamp[b]
@@ -198,7 +207,7 @@ def _precedes(a, b, timestamp, data, offsets, text, window, values):  # type: ig
 
 
 @numba.njit(nogil=True, cache=True)
-def _sort_groups(starts, order, timestamp, data, offsets, text, window, values):  # type: ignore[no-untyped-def]
+def _sort_groups(starts, order, members, timestamp, data, offsets, text, window, values):  # type: ignore[no-untyped-def]
     """Sort each group in place: insertion sort of short runs, then merges."""
     for g in range(len(starts)):
         begin, end = starts[g]
@@ -208,8 +217,9 @@ def _sort_groups(starts, order, timestamp, data, offsets, text, window, values):
                 item = order[k]
                 at = k
                 while at > low and _precedes(
-                    item, order[at - 1], timestamp, data, offsets, text, window, values
-                ):
+                    members[item], members[order[at - 1]],
+                    timestamp, data, offsets, text, window, values,
+                ):  # fmt: skip
                     order[at] = order[at - 1]
                     at -= 1
                 order[at] = item
@@ -222,8 +232,9 @@ def _sort_groups(starts, order, timestamp, data, offsets, text, window, values):
                 at = low
                 while taken < run:
                     if right < stop and _precedes(
-                        order[right], left[taken], timestamp, data, offsets, text, window, values
-                    ):
+                        members[order[right]], members[left[taken]],
+                        timestamp, data, offsets, text, window, values,
+                    ):  # fmt: skip
                         order[at] = order[right]
                         right += 1
                     else:
@@ -236,7 +247,7 @@ def _sort_groups(starts, order, timestamp, data, offsets, text, window, values):
 # All that reads or writes a slab is in this module: numba's cache does not see a change in another.
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _block_log2(pairs):  # type: ignore[no-untyped-def]
     """Log2 of the block size for a number of pairs: 2, 4 or 8, then at most 3/4 full."""
     if pairs <= 8:
@@ -247,7 +258,7 @@ def _block_log2(pairs):  # type: ignore[no-untyped-def]
     return log2
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _probe(slab, block, log2, tag):  # type: ignore[no-untyped-def]
     """Where the tag stands in the block, or the empty place for it, or -1 if it is full."""
     mask = (1 << log2) - 1
@@ -258,7 +269,7 @@ def _probe(slab, block, log2, tag):  # type: ignore[no-untyped-def]
     return -1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _allocate(slab, used, free, log2):  # type: ignore[no-untyped-def]
     """An empty block, or -1 if the slab is full."""
     block = free[log2]
@@ -273,7 +284,7 @@ def _allocate(slab, used, free, log2):  # type: ignore[no-untyped-def]
     return block
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
     """Where a unit's entry with this tag stands; -1 if the slab has no room for a new one.
 
@@ -308,7 +319,7 @@ def _place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
     return at
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _redo(units, slab, used, free, done, rows, entries, votes):  # type: ignore[no-untyped-def]
     for k in range(done, len(rows)):
         at = _place(units, slab, used, free, rows[k], np.int64(entries[k] >> np.uint64(32)))
@@ -334,10 +345,10 @@ def _gather_entries(units, slab, entries):  # type: ignore[no-untyped-def]
                 at += 1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _apply(  # type: ignore[no-untyped-def]
-    units, slab, used, free, order, done, rows, key, window, index, caps, rounds, count_bits,
-    vote, first, entries,
+    units, slab, used, free, order, done, rows, members, key, window, index, caps, rounds,
+    count_bits, made, kept, votes, prev, distinct, kept_units, entries,
 ):  # fmt: skip
     """Decide record by record from `done` on; returns early when the slab has no room left."""
     records_max, records_per_key_max, selections_max = caps
@@ -351,8 +362,8 @@ def _apply(  # type: ignore[no-untyped-def]
             for ahead in range(position, fetched):
                 warm ^= slab[units[rows[order[ahead]]].block]
             used[1] = np.int64(warm >> np.uint64(1))
-        k = order[position]
-        row = rows[k]
+        row = rows[order[position]]
+        k = members[order[position]]
         if units[row].kept >= records_max:
             continue
         mixed = (key[k, 1] ^ np.uint64(window[k]) * np.uint64(0x9E3779B97F4A7C15)) * np.uint64(
@@ -361,23 +372,25 @@ def _apply(  # type: ignore[no-untyped-def]
         tag = np.int64(mixed >> np.uint64(32))
         at = _place(units, slab, used, free, row, tag)
         if at < 0:
-            return position
+            return position, made
         entry = slab[at]
         count = entry & count_mask
         if count >= np.uint64(records_per_key_max):
             continue
         units[row].kept += 1
-        first[k] = count == 0
         voted = np.int64((entry & np.uint64(0xFFFFFFFF)) >> np.uint64(count_bits))
-        vote[k] = -1
         may_vote = voted < index[k] if rounds else count == 0
-        if may_vote and units[row].votes < selections_max:
+        votes[made] = may_vote and units[row].votes < selections_max
+        prev[made] = 0
+        if votes[made]:
             units[row].votes += 1
             if rounds:
-                vote[k] = voted
+                prev[made] = voted
                 entry += np.uint64(index[k] - voted) << np.uint64(count_bits)
-            else:
-                vote[k] = 0
         slab[at] = entry + np.uint64(1)
-        entries[k] = slab[at]
-    return len(order)
+        kept[made] = k
+        distinct[made] = count == 0 if rounds else votes[made]
+        kept_units[made] = row
+        entries[made] = slab[at]
+        made += 1
+    return len(order), made

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.prf import Words
-from dpsqlp.stages.batch import Records
+from dpsqlp.kernels import kernel
+from dpsqlp.plan import Plan
+from dpsqlp.stages.batch import ABSENT, Records
 from dpsqlp.stages.bound import Bounded
 
 
@@ -24,7 +25,8 @@ class Groups:
     """What a trigger adds to keys."""
 
     key: Words
-    key_text: Encoded
+    key_text: Encoded  # of the whole batch; group g has text number text[g]
+    text: NDArray[np.int64]
     window: NDArray[np.int64]
     prev: NDArray[np.int64]
     votes: NDArray[np.int64]
@@ -33,111 +35,126 @@ class Groups:
     def __len__(self) -> int:
         return len(self.window)
 
-    def subset(self, rows: NDArray[np.int64]) -> Groups:
-        """These rows, given in ascending order."""
-        if len(rows) == len(self):
-            return self
-        return Groups(
-            self.key[rows],
-            self.key_text.take(rows),
-            self.window[rows],
-            self.prev[rows],
-            self.votes[rows],
-            self.values[rows],
-        )
 
-
-def combine(records: Records, bounded: Bounded) -> Groups:
+def combine(plan: Plan, records: Records, bounded: Bounded) -> Groups:
     """Group the kept records."""
-    kept = bounded.kept
-    return _grouped(
-        records.key[kept],
-        records.window[kept],
-        bounded.prev,
+    kinds = [calibrated.process.kind for calibrated in plan.calibration.processes]
+    groups, slots = _room(len(bounded.kept), records.key_text, len(kinds))
+    size = _group_records(
+        slots,
+        (groups.key, groups.text, groups.window, groups.prev, groups.votes, groups.values),
+        bounded.kept,
         bounded.votes,
-        bounded.values,
-        records.text[kept],
-        records.key_text,
+        bounded.prev,
+        bounded.distinct,
+        np.array([kind == "distinct" for kind in kinds], bool),
+        records.key,
+        records.text,
+        records.window,
+        records.values,
     )
+    return _first(groups, size)
 
 
-def merge(parts: Sequence[Groups]) -> Groups:
-    """Group partial groups again."""
-    if len(parts) == 1:
-        return parts[0]
-    texts = Encoded.concatenate([part.key_text for part in parts])
-    return _grouped(
-        np.concatenate([part.key for part in parts]),
-        np.concatenate([part.window for part in parts]),
-        np.concatenate([part.prev for part in parts]),
-        np.concatenate([part.votes for part in parts]),
-        np.concatenate([part.values for part in parts]),
-        np.arange(len(texts)),
-        texts,
+def merge(parts: Sequence[Groups], window: int, shard: int, shards: int) -> Groups:
+    """Group the partial groups of a window and key shard again. They share their texts."""
+    assert all(part.key_text is parts[0].key_text for part in parts)
+    groups, slots = _room(sum(map(len, parts)), parts[0].key_text, parts[0].values.shape[1])
+    size = 0
+    for part in parts:
+        size = _group_groups(
+            slots,
+            (groups.key, groups.text, groups.window, groups.prev, groups.votes, groups.values),
+            size,
+            (part.key, part.text, part.window, part.prev, part.votes, part.values),
+            window,
+            np.uint64(shard),
+            np.uint64(shards),
+        )
+    return _first(groups, size)
+
+
+def _room(size: int, texts: Encoded, processes: int) -> tuple[Groups, NDArray[np.int32]]:
+    """Room for so many groups, and an empty index of them."""
+    groups = Groups(
+        key=np.empty((size, 2), np.uint64),
+        key_text=texts,
+        text=np.empty(size, np.int64),
+        window=np.empty(size, np.int64),
+        prev=np.empty(size, np.int64),
+        votes=np.empty(size, np.int64),
+        values=np.empty((size, processes), np.int64),
     )
+    return groups, np.full(max(16, 1 << (2 * size - 1).bit_length()), -1, np.int32)
 
 
-def _grouped(
-    key: Words,
-    window: NDArray[np.int64],
-    prev: NDArray[np.int64],
-    votes: NDArray[np.int64],
-    values: NDArray[np.int64],
-    text_rows: NDArray[np.int64],
-    texts: Encoded,
-) -> Groups:
-    group = np.empty(len(window), np.int64)
-    leaders = _assign(key, window, prev, group)
-    total_votes = np.zeros(len(leaders), np.int64)
-    total_values = np.zeros((len(leaders), values.shape[1]), np.int64)
-    _add(group, votes, values, total_votes, total_values)
+def _first(groups: Groups, size: int) -> Groups:
     return Groups(
-        key[leaders],
-        texts.take(text_rows[leaders]),
-        window[leaders],
-        prev[leaders],
-        total_votes,
-        total_values,
+        groups.key[:size],
+        groups.key_text,
+        groups.text[:size],
+        groups.window[:size],
+        groups.prev[:size],
+        groups.votes[:size],
+        groups.values[:size],
     )
 
 
-@numba.njit(nogil=True, cache=True)
-def _assign(key, window, prev, group):  # type: ignore[no-untyped-def]
-    """Number the groups in order of appearance; returns the first record of each."""
-    size = 16
-    while size < 2 * len(window):
-        size *= 2
-    slots = np.full(size, -1, np.int64)
-    leaders = np.empty(len(window), np.int64)
-    groups = 0
-    for k in range(len(window)):
-        mixed = key[k, 0] ^ (np.uint64(window[k]) * np.uint64(0x9E3779B97F4A7C15))
-        mixed ^= np.uint64(prev[k]) * np.uint64(0xD6E8FEB86659FD93)
-        at = np.int64(mixed >> np.uint64(1)) & (size - 1)
-        while True:
-            g = slots[at]
-            if g < 0:
-                slots[at] = groups
-                leaders[groups] = k
-                group[k] = groups
-                groups += 1
-                break
-            leader = leaders[g]
-            if (
-                key[leader, 0] == key[k, 0]
-                and key[leader, 1] == key[k, 1]
-                and window[leader] == window[k]
-                and prev[leader] == prev[k]
-            ):
-                group[k] = g
-                break
-            at = (at + 1) & (size - 1)
-    return leaders[:groups].copy()
+@kernel
+def _place(slots, groups, size, key, text, window, prev):  # type: ignore[no-untyped-def]
+    """The group's number; `size`, with sums of zero, if it is new."""
+    keys, texts, windows, prevs, votes, values = groups
+    mixed = key[0] ^ (np.uint64(window) * np.uint64(0x9E3779B97F4A7C15))
+    mixed ^= np.uint64(prev) * np.uint64(0xD6E8FEB86659FD93)
+    at = np.int64(mixed >> np.uint64(1)) & (len(slots) - 1)
+    while True:
+        g = slots[at]
+        if g < 0:
+            slots[at] = size
+            keys[size, 0], keys[size, 1] = key[0], key[1]
+            texts[size], windows[size], prevs[size] = text, window, prev
+            votes[size] = 0
+            values[size] = 0
+            return size
+        if (
+            keys[g, 0] == key[0]
+            and keys[g, 1] == key[1]
+            and windows[g] == window
+            and prevs[g] == prev
+        ):
+            return np.int64(g)
+        at = (at + 1) & (len(slots) - 1)
 
 
-@numba.njit(nogil=True, cache=True)
-def _add(group, votes, values, total_votes, total_values):  # type: ignore[no-untyped-def]
-    for k in range(len(group)):
-        total_votes[group[k]] += votes[k]
+@kernel
+def _group_records(  # type: ignore[no-untyped-def]
+    slots, groups, kept, votes, prev, distinct, is_distinct, key, text, window, values
+):
+    """Add every kept record to its group; returns the number of groups."""
+    size = 0
+    for k in range(len(kept)):
+        record = kept[k]
+        g = _place(slots, groups, size, key[record], text[record], window[record], prev[k])
+        size = max(size, g + 1)
+        groups[4][g] += votes[k]
+        for p in range(len(is_distinct)):
+            if is_distinct[p]:
+                groups[5][g, p] += distinct[k]
+            elif values[record, p] != ABSENT:
+                groups[5][g, p] += values[record, p]
+    return size
+
+
+@kernel
+def _group_groups(slots, groups, size, part, window, shard, shards):  # type: ignore[no-untyped-def]
+    """Add a part's groups of a window and shard; returns the number of groups."""
+    keys, texts, windows, prevs, votes, values = part
+    for k in range(len(windows)):
+        if windows[k] != window or keys[k, 1] % shards != shard:
+            continue
+        g = _place(slots, groups, size, keys[k], texts[k], window, prevs[k])
+        size = max(size, g + 1)
+        groups[4][g] += votes[k]
         for p in range(values.shape[1]):
-            total_values[group[k], p] += values[k, p]
+            groups[5][g, p] += values[k, p]
+    return size

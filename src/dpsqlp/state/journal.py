@@ -39,8 +39,8 @@ from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.units import UnitTable
 from dpsqlp.trigger import Each, Pipeline, Place, State, Step
 
-FORMAT = 1
-_SNAPSHOT_BYTES = 1 << 24  # deltas are gathered up to this, or to the size of the snapshot
+FORMAT = 2
+_SNAPSHOT_BYTES = 1 << 28  # deltas are gathered up to this, or to the size of the snapshot
 _SNAPSHOT_FILES = 64
 _ODD = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93], np.uint64)
 

@@ -10,26 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.conceal import Concealer
 from dpsqlp.stages.bound import Bounded, redo, restore
-from dpsqlp.tables.keys import KeyTable
+from dpsqlp.tables.keys import KEY_ROW, KeyTable
 from dpsqlp.tables.units import UnitTable
 
 Arrays = list[NDArray[Any]]
+_STATE_WORDS = KEY_ROW.itemsize // 8 - 2  # of a key's row, all but its id
 
 
 def unit_delta(bounded: Bounded) -> Arrays:
     """What a trigger did to a unit table."""
-    return [
-        bounded.new_units,
-        bounded.units.astype(np.uint32),
-        bounded.entries,
-        bounded.votes.astype(np.uint8),
-    ]
+    return [bounded.new_units, bounded.units, bounded.entries, bounded.votes]
 
 
 def restore_units(snapshot: Arrays | None, deltas: Sequence[Arrays]) -> UnitTable:
@@ -46,11 +43,16 @@ def key_delta(
     """The rows that changed or that are new since there were `known`."""
     new = np.arange(known, len(table))
     rows = np.concatenate([changed[changed < known], new])
-    texts = concealer.conceal(table.ids(new), table.texts(new))
+    ids = table.ids(new)
+    texts = concealer.conceal(ids, table.texts(new))
+    states = np.empty((len(rows), _STATE_WORDS), np.uint64)
+    totals = np.empty((len(rows), table.totals.shape[1]), np.int64)
+    _gather(table.words(), table.totals, rows, states, totals)
     return [
         rows.astype(np.uint32),
-        table.rows[rows],
-        table.totals[rows],
+        states,
+        totals,
+        ids,
         np.diff(texts.offsets).astype(np.uint32),
         texts.data,
     ]
@@ -60,10 +62,17 @@ def restore_keys(
     table: KeyTable, deltas: Sequence[Arrays], index: int, concealer: Concealer
 ) -> None:
     """Fill an empty key table from deltas, up to a trigger index of its window."""
-    for rows, contents, totals, lengths, data in deltas:
-        size = len(lengths)
+    for rows, states, totals, ids, lengths, data in deltas:
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-        new = contents[len(rows) - size :]  # the new rows come last
-        ids = np.stack([new["id0"], new["id1"]], axis=1)
-        table.redo(rows, contents, totals, concealer.conceal(ids, Encoded(data, offsets)))
+        texts = concealer.conceal(ids, Encoded(data, offsets))
+        table.redo(rows, states, totals, ids, texts)
     table.restored(index)
+
+
+@numba.njit(nogil=True, cache=True)
+def _gather(words, totals, rows, states, kept_totals):  # type: ignore[no-untyped-def]
+    for k in range(len(rows)):
+        for word in range(_STATE_WORDS):
+            states[k, word] = words[rows[k], 2 + word]
+        for p in range(totals.shape[1]):
+            kept_totals[k, p] = totals[rows[k], p]

@@ -46,16 +46,16 @@ class KeyTable(Table):
 
     @property
     def nbytes(self) -> int:
-        """Memory held, spare room included."""
-        own = (self.totals, self._heap, self._texts)
-        return super().nbytes + self.released.nbytes + sum(array.nbytes for array in own)
+        """Memory in use."""
+        texts = int(self._texts[self.size]) + self._texts[: self.size].nbytes
+        return super().nbytes + self.released.nbytes + self.totals[: self.size].nbytes + texts
 
-    def insert_keys(self, ids: Words, texts: Encoded) -> NDArray[np.int64]:
-        """The row of every key; new keys begin round 1."""
+    def insert_keys(self, ids: Words, texts: Encoded, text: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of every key, which has text number `text`; new keys begin round 1."""
         known = self.size
         rows, leaders = self.insert(ids)
         if len(leaders):
-            self._append_texts(texts.take(leaders), known)
+            self._append_texts(texts.take(text[leaders]), known)
             self.totals = grown(self.totals, len(self.rows))
             self.rows["peak"][known : self.size] = PEAK_UNKNOWN
             self.rows["round"][known : self.size] = 1
@@ -80,16 +80,22 @@ class KeyTable(Table):
         current: NDArray[np.bool_] = self.rows["due"][rows] == index
         return rows[current]
 
+    def words(self) -> NDArray[np.uint64]:
+        """The rows as words: two of the id, then the rest."""
+        return self.rows.view(np.uint64).reshape(len(self.rows), -1)
+
     def redo(
         self,
         at: NDArray[np.int64],
-        rows: NDArray[np.void],
+        states: NDArray[np.uint64],
         totals: NDArray[np.int64],
+        new_ids: Words,
         new_texts: Encoded,
     ) -> None:
-        """Overwrite changed rows and append new ones; `restored` must follow."""
+        """Append new rows, and give these rows, ids apart, and totals; `restored` must follow."""
         known = self.size
-        self._assign(at, rows, known + len(new_texts))
+        self._extend(new_ids)
+        self.words()[at, 2:] = states
         self.totals = grown(self.totals, len(self.rows))
         self.totals[at] = totals
         self._append_texts(new_texts, known)
@@ -123,8 +129,8 @@ class Released:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, spare room included."""
-        return sum(array.nbytes for array in (self.rows, self.at, *self.states))
+        """Memory in use."""
+        return sum(array[: self.size].nbytes for array in (self.rows, self.at, *self.states))
 
     def append(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Slots for keys released for the first time."""

@@ -18,6 +18,8 @@ from dpsqlp.entropy.prf import Words
 
 ID_FIELDS = [("id0", np.uint64), ("id1", np.uint64)]
 _ROWS_MAX = (1 << 32) - 2
+_COPY_BYTES = 1 << 28
+_FETCH_AHEAD = 128
 
 
 class Table:
@@ -35,8 +37,8 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, spare room included."""
-        return self.rows.nbytes + self._slots.nbytes
+        """Memory in use."""
+        return self.rows[: self.size].nbytes + self._slots.nbytes
 
     def ids(self, rows: NDArray[np.int64]) -> Words:
         """The ids of rows."""
@@ -58,11 +60,12 @@ class Table:
             self.size += len(missing)
         return found, missing
 
-    def _assign(self, at: NDArray[np.int64], rows: NDArray[np.void], size: int) -> None:
-        """Overwrite rows, the table growing to `size`; `reindex` must follow."""
-        self.rows = grown(self.rows, size)
-        self.rows[at] = rows
-        self.size = size
+    def _extend(self, ids: Words) -> None:
+        """Append rows; `reindex` must follow."""
+        begin, self.size = self.size, self.size + len(ids)
+        self.rows = grown(self.rows, self.size)
+        self.rows["id0"][begin : self.size] = ids[:, 0]
+        self.rows["id1"][begin : self.size] = ids[:, 1]
 
     def reindex(self) -> None:
         """Make the index anew from the rows."""
@@ -82,11 +85,13 @@ def grown(array: NDArray[Any], size: int) -> NDArray[Any]:
     """The array with room for `size` rows: itself, or a longer copy filled up with zeros.
 
     A copy and not a realloc: numpy asks for huge pages when it allocates, without which random
-    access to a large table takes twice as long.
+    access to a large table takes twice as long. Copies are few: room that has not been written to
+    is no memory yet.
     """
     if size <= len(array):
         return array
-    longer = np.zeros((max(size, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
+    factor = 4 if array.nbytes < _COPY_BYTES else 2
+    longer = np.zeros((max(size, len(array) * factor), *array.shape[1:]), array.dtype)
     longer[: len(array)] = array
     return longer
 
@@ -95,17 +100,29 @@ def grown(array: NDArray[Any], size: int) -> NDArray[Any]:
 def _find(slots, rows, ids, found):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(slots) - 1)
     low = np.uint64(0xFFFFFFFF)
-    for k in range(len(ids)):
-        at = ids[k, 0] & mask
-        tag = ids[k, 1] >> np.uint64(32)
-        found[k] = -1
-        while slots[at] != 0:
-            if slots[at] >> np.uint64(32) == tag:
-                row = np.int64(slots[at] & low) - 1
-                if rows[row].id0 == ids[k, 0] and rows[row].id1 == ids[k, 1]:
-                    found[k] = row
-                    break
-            at = (at + np.uint64(1)) & mask
+    for begin in range(0, len(ids), _FETCH_AHEAD):
+        end = min(begin + _FETCH_AHEAD, len(ids))
+        for k in range(begin, end):  # independent reads, so that their cache misses overlap
+            found[k] = np.int64(slots[ids[k, 0] & mask])
+        for k in range(begin, end):
+            row = np.int64(np.uint64(found[k]) & low) - 1
+            if row >= 0:
+                same = rows[row].id0 == ids[k, 0] and rows[row].id1 == ids[k, 1]
+                row = row if same else np.int64(-2)  # further along, or nowhere
+            found[k] = row
+        for k in range(begin, end):
+            if found[k] > -2:
+                continue
+            found[k] = -1
+            tag = ids[k, 1] >> np.uint64(32)
+            at = (ids[k, 0] + np.uint64(1)) & mask
+            while slots[at] != 0:
+                if slots[at] >> np.uint64(32) == tag:
+                    row = np.int64(slots[at] & low) - 1
+                    if rows[row].id0 == ids[k, 0] and rows[row].id1 == ids[k, 1]:
+                        found[k] = row
+                        break
+                at = (at + np.uint64(1)) & mask
 
 
 @numba.njit(nogil=True, cache=True)

@@ -41,8 +41,8 @@ class UnitTable(Table):
 
     @property
     def nbytes(self) -> int:
-        """Memory held, spare room included."""
-        return super().nbytes + self.slab.nbytes + self._marks.nbytes
+        """Memory in use."""
+        return super().nbytes + self.slab[: self.slab_used[0]].nbytes + self._marks.nbytes
 
     def marks(self) -> NDArray[np.uint64]:
         """Two zero bits per row, to be left zero: small enough to stay in the cache."""
