@@ -7,6 +7,7 @@ durable when. Kill it at any instruction and start it again: the output is the s
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -33,6 +34,7 @@ from dpsqlp.trigger import Pipeline, Releases
 
 BATCH_BYTES_MAX = 6 << 30
 DATABASE_MEMORY = "2GB"
+_READ_AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class LocalEngine:
             sweep_spools(storage, None if pending is None else pending.records)
             self._deviations = standard_deviations(self.plan)
             self._key_types = arrow_types(query.key_types)
-            self._ahead: tuple[Intent, Future[tuple[int, Records]]] | None = None
+            self._ahead: deque[tuple[Intent, Future[tuple[int, Records]]]] = deque()
             self._unfinished = False
             self.records = 0  # read so far: for the operator alone, never published
             if release is not None:
@@ -128,10 +130,7 @@ class LocalEngine:
         rows, records = self._records(intent)
         self.records += rows
         position = self.source.after(self._position, intent.records)
-        if self.schedule.on_event_time and trigger != self.schedule.last:
-            span = self.schedule.span(trigger + 1)
-            following = Intent(trigger + 1, self.source.take(position, trigger + 1, span))
-            self._ahead = (following, self._reader.submit(self._read, following))
+        self._read_ahead(trigger, position)
 
         self._unfinished = True  # what is in memory is ahead of the disk, then of the sink
         step = self.core.step(self.state, records, self._threads.map)
@@ -168,10 +167,24 @@ class LocalEngine:
         return self.source.take(self._position, trigger, None)
 
     def _records(self, intent: Intent) -> tuple[int, Records]:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == intent:
-            return ahead[1].result()
+        if self._ahead:
+            expected, records = self._ahead.popleft()
+            if expected == intent:
+                return records.result()
+            self._ahead.clear()
         return self._reader.submit(self._read, intent).result()
+
+    def _read_ahead(self, trigger: int, position: Any) -> None:
+        """On event time what the next triggers read is known: keep the reading thread busy."""
+        if not self.schedule.on_event_time:
+            return
+        assert self.schedule.last is not None
+        for number in range(
+            trigger + 1 + len(self._ahead), min(trigger + _READ_AHEAD, self.schedule.last) + 1
+        ):
+            span = self.schedule.span(number)
+            following = Intent(number, self.source.take(position, number, span))
+            self._ahead.append((following, self._reader.submit(self._read, following)))
 
     def _read(self, intent: Intent) -> tuple[int, Records]:
         """Run the row query over what a trigger reads, in the reading thread: the number of rows,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.prf import Prf, Words
 from dpsqlp.entropy.secret import Secret
 
+_FIRST_BYTES = 12  # of the message, in the first block
 _LONG_BLOCKS = 64  # messages past this are few: each is chained by itself
 
 
@@ -28,13 +28,18 @@ class Identifier:
 
     def identify(self, encoded: Encoded) -> Words:
         """The identifier of every byte string."""
+        state = np.empty((len(encoded) + 1, 2), np.uint64)
+        longest = _begin(encoded.data, encoded.offsets, state)
+        state = self._prf.encrypt_in_place(state)
+        if longest <= _FIRST_BYTES:
+            return state
         blocks = (np.diff(encoded.offsets) + 4 + 15) // 16
-        state = np.zeros((len(encoded), 2), np.uint64)
-        state = self._prf.encrypt(_absorb(encoded, np.arange(len(encoded)), 0, state))
         active = np.flatnonzero((blocks > 1) & (blocks <= _LONG_BLOCKS))
         step = 1
         while len(active):
-            state[active] = self._prf.encrypt(_absorb(encoded, active, step, state[active]))
+            chained = state[active]
+            _absorb(encoded.data, encoded.offsets, active, step, chained)
+            state[active] = self._prf.encrypt(chained)
             step += 1
             active = active[blocks[active] > step]
         for row in np.flatnonzero(blocks > _LONG_BLOCKS):
@@ -44,27 +49,38 @@ class Identifier:
         return state
 
 
-def _absorb(encoded: Encoded, rows: NDArray[np.int64], step: int, state: Words) -> Words:
-    """The state of rows with block number `step` of their length-prefixed messages XORed in."""
-    _xor(encoded.data, encoded.offsets, rows, step, state)
-    return state
+@numba.njit(nogil=True, cache=True)
+def _begin(data, offsets, state):  # type: ignore[no-untyped-def]
+    """The first blocks: the length, big-endian, in four bytes, then the message. Returns the
+    longest length.
+    """
+    longest = 0
+    for row in range(len(offsets) - 1):
+        begin = offsets[row]
+        length = offsets[row + 1] - begin
+        longest = max(longest, length)
+        low = np.uint64(0)
+        high = np.uint64(0)
+        for byte in range(4):
+            low |= np.uint64((length >> (8 * (3 - byte))) & 255) << np.uint64(8 * byte)
+        for byte in range(min(length, 4)):
+            low |= np.uint64(data[begin + byte]) << np.uint64(8 * (byte + 4))
+        for byte in range(4, min(length, _FIRST_BYTES)):
+            high |= np.uint64(data[begin + byte]) << np.uint64(8 * (byte - 4))
+        state[row, 0] = low
+        state[row, 1] = high
+    return longest
 
 
 @numba.njit(nogil=True, cache=True)
-def _xor(data, offsets, rows, step, state):  # type: ignore[no-untyped-def]
+def _absorb(data, offsets, rows, step, state):  # type: ignore[no-untyped-def]
+    """XOR block number `step` of the rows' messages, one of the later blocks, into their states."""
     for k in range(len(rows)):
-        row = rows[k]
         low = np.uint64(0)
         high = np.uint64(0)
-        first = 0
-        if step == 0:  # the length, big-endian, stands in the first four bytes
-            length = offsets[row + 1] - offsets[row]
-            for byte in range(4):
-                low |= np.uint64((length >> (8 * (3 - byte))) & 255) << np.uint64(8 * byte)
-            first = 4
-        begin = offsets[row] + step * 16 - 4
-        last = min(offsets[row + 1] - begin, 16)
-        for byte in range(first, min(last, 8)):
+        begin = offsets[rows[k]] + step * 16 - 4
+        last = min(offsets[rows[k] + 1] - begin, 16)
+        for byte in range(min(last, 8)):
             low |= np.uint64(data[begin + byte]) << np.uint64(8 * byte)
         for byte in range(8, last):
             high |= np.uint64(data[begin + byte]) << np.uint64(8 * (byte - 8))

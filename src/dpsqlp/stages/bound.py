@@ -27,7 +27,8 @@ from dpsqlp.tables.units import UnitTable
 
 _INSERTION_SORT_MAX = 16
 _FETCH_AHEAD = 128
-_SMALL_LOG2 = np.array([1, 1, 1, 2, 2, 3, 3, 3, 3])
+_LISTED = 8  # so many pairs are a list; more are a hash table
+_LISTED_LOG2 = np.array([1, 1, 1, 2, 2, 3, 3, 3, 3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +251,8 @@ def _sort_groups(starts, order, members, timestamp, data, offsets, text, window,
 @kernel
 def _block_log2(pairs):  # type: ignore[no-untyped-def]
     """Log2 of the block size for a number of pairs: 2, 4 or 8, then at most 3/4 full."""
-    if pairs <= 8:
-        return _SMALL_LOG2[pairs]  # a look-up, since a loop of unforeseeable length is slow
+    if pairs <= _LISTED:
+        return _LISTED_LOG2[pairs]  # a look-up, since a loop of unforeseeable length is slow
     log2 = np.int64(4)
     while 3 << log2 < 4 * pairs:
         log2 += 1
@@ -260,13 +261,12 @@ def _block_log2(pairs):  # type: ignore[no-untyped-def]
 
 @kernel
 def _probe(slab, block, log2, tag):  # type: ignore[no-untyped-def]
-    """Where the tag stands in the block, or the empty place for it, or -1 if it is full."""
+    """Where the tag stands in a block that is a hash table, or the empty place for it."""
     mask = (1 << log2) - 1
-    for step in range(1 << log2):
-        at = block + ((tag + step) & mask)
-        if slab[at] == 0 or slab[at] >> np.uint64(32) == np.uint64(tag):
-            return at
-    return -1
+    at = tag & mask
+    while slab[block + at] != 0 and slab[block + at] >> np.uint64(32) != np.uint64(tag):
+        at = (at + 1) & mask
+    return block + at
 
 
 @kernel
@@ -291,32 +291,36 @@ def _place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
     A new entry has no count yet: the caller gives it one.
     """
     pairs = np.int64(units[row].pairs)
-    at = np.int64(-1)
-    log2 = np.int64(0)
-    if pairs > 0:
-        log2 = _block_log2(pairs)
-        at = _probe(slab, np.int64(units[row].block), log2, tag)
-        if at >= 0 and slab[at] != 0:
-            return at
+    block = np.int64(units[row].block)
+    log2 = _block_log2(pairs)
+    if pairs <= _LISTED:
+        for place in range(block, block + pairs):
+            if slab[place] >> np.uint64(32) == np.uint64(tag):
+                return place
+    else:
+        place = _probe(slab, block, log2, tag)
+        if slab[place] != 0:
+            return place
     wanted = _block_log2(pairs + 1)
     if pairs == 0 or wanted > log2:
-        block = _allocate(slab, used, free, wanted)
+        old, block = block, _allocate(slab, used, free, wanted)
         if block < 0:
             return -1
         if pairs > 0:
-            old = np.int64(units[row].block)
-            for source in range(old, old + (1 << log2)):
-                if slab[source] != 0:
-                    moved = np.int64(slab[source] >> np.uint64(32))
-                    slab[_probe(slab, block, wanted, moved)] = slab[source]
-                    slab[source] = 0
+            for number in range(1 << log2):
+                entry = slab[old + number]
+                if pairs < _LISTED:
+                    slab[block + number] = entry
+                elif entry != 0:
+                    slab[_probe(slab, block, wanted, np.int64(entry >> np.uint64(32)))] = entry
+                slab[old + number] = 0
             slab[old] = np.uint64(free[log2] + 1)
             free[log2] = old
         units[row].block = block
-        at = _probe(slab, block, wanted, tag)
+    place = block + pairs if pairs < _LISTED else _probe(slab, block, wanted, tag)
     units[row].pairs = pairs + 1
-    slab[at] = np.uint64(tag) << np.uint64(32)
-    return at
+    slab[place] = np.uint64(tag) << np.uint64(32)
+    return place
 
 
 @kernel

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.prf import Words
+from dpsqlp.kernels import kernel
 
 ID_FIELDS = [("id0", np.uint64), ("id1", np.uint64)]
 _ROWS_MAX = (1 << 32) - 2
@@ -96,7 +97,7 @@ def grown(array: NDArray[Any], size: int) -> NDArray[Any]:
     return longer
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _find(slots, rows, ids, found):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(slots) - 1)
     low = np.uint64(0xFFFFFFFF)
@@ -105,24 +106,29 @@ def _find(slots, rows, ids, found):  # type: ignore[no-untyped-def]
         for k in range(begin, end):  # independent reads, so that their cache misses overlap
             found[k] = np.int64(slots[ids[k, 0] & mask])
         for k in range(begin, end):
-            row = np.int64(np.uint64(found[k]) & low) - 1
-            if row >= 0:
-                same = rows[row].id0 == ids[k, 0] and rows[row].id1 == ids[k, 1]
-                row = row if same else np.int64(-2)  # further along, or nowhere
-            found[k] = row
-        for k in range(begin, end):
-            if found[k] > -2:
-                continue
-            found[k] = -1
-            tag = ids[k, 1] >> np.uint64(32)
-            at = (ids[k, 0] + np.uint64(1)) & mask
-            while slots[at] != 0:
-                if slots[at] >> np.uint64(32) == tag:
-                    row = np.int64(slots[at] & low) - 1
-                    if rows[row].id0 == ids[k, 0] and rows[row].id1 == ids[k, 1]:
-                        found[k] = row
-                        break
+            at = ids[k, 0] & mask
+            slot = np.uint64(found[k])
+            while slot != 0 and slot >> np.uint64(32) != ids[k, 1] >> np.uint64(32):
                 at = (at + np.uint64(1)) & mask
+                slot = slots[at]
+            found[k] = np.int64(slot & low) - 1
+        for k in range(begin, end):
+            if found[k] >= 0:
+                row = rows[found[k]]
+                if row.id0 != ids[k, 0] or row.id1 != ids[k, 1]:  # a row with the same tag
+                    found[k] = _find_exactly(slots, rows, ids[k, 0], ids[k, 1])
+
+
+@kernel
+def _find_exactly(slots, rows, id0, id1):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(slots) - 1)
+    at = id0 & mask
+    while slots[at] != 0:
+        row = np.int64(slots[at] & np.uint64(0xFFFFFFFF)) - 1
+        if rows[row].id0 == id0 and rows[row].id1 == id1:
+            return row
+        at = (at + np.uint64(1)) & mask
+    return -1
 
 
 @numba.njit(nogil=True, cache=True)

@@ -2,8 +2,8 @@
 
 Per unit 32 bytes (id, kept records, votes, pairs, a place in the slab), and per kept (key, window)
 pair 8 bytes in the unit's own block of the slab: a 32-bit tag of the pair, the trigger index of
-the last vote there, the number of kept records. Blocks are small hash tables whose size follows
-from the number of pairs.
+the last vote there, the number of kept records. Blocks are lists of up to eight entries, then small
+hash tables; their size follows from the number of pairs.
 
 Privacy contract: pairs of two units never meet. Two pairs of one unit with equal tags are merged:
 their records share `c` and their votes share the latest trigger, which drops more, never less.
