@@ -978,7 +978,7 @@ DURABILITY = [
         "        released = self._publish(release)\n",
         "        self.sink.emit(trigger, pa.ipc.open_stream(release).read_all())\n"
         "        self.journal.commit(self.state, step, release, position, self._threads.map)\n"
-        "        rows = 0\n",
+        "        released = 0\n",
         ENGINE + "test_nothing_is_published_before_it_is_committed",
     ),
     Break(

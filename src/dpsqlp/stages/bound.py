@@ -294,9 +294,9 @@ def _place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
     block = np.int64(units[row].block)
     log2 = _block_log2(pairs)
     if pairs <= _LISTED:
-        for place in range(block, block + pairs):
-            if slab[place] >> np.uint64(32) == np.uint64(tag):
-                return place
+        for listed in range(block, block + pairs):
+            if slab[listed] >> np.uint64(32) == np.uint64(tag):
+                return listed
     else:
         place = _probe(slab, block, log2, tag)
         if slab[place] != 0:
