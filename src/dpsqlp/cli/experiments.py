@@ -337,7 +337,12 @@ def _show(result: Result) -> None:
     from dpsqlp.experiments.table import cells, figure
 
     console = Console()
-    settings = ", ".join(f"{name} {figure(name, value)}" for name, value in result.settings.items())
+    columns = {name for row in result.rows for name in row}
+    settings = ", ".join(
+        f"{name} {figure(name, value)}"
+        for name, value in result.settings.items()
+        if name not in columns
+    )
     console.print(f"[bold]{result.experiment}[/bold]: {settings}", highlight=False)
     heads, rows = cells(result.rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -14,7 +14,7 @@ is released with probability delta/(3C)). Noise scales come from the exact Gauss
 - `incremental` (baseline 2): an execution on each micro-batch, answers added up. The C records
   of a unit are bounded over all micro-batches together, so its squared shift is bounded over all of
   them as in one execution and the budget is not split; the data is.
-- `repeated, as Gaussians`: baseline 1 with better accounting than the paper gives it: noise of T
+- `repeated, Gaussian`: baseline 1 with better accounting than the paper gives it: noise of T
   Gaussian mechanisms adds up in nu^2, as here, instead of by the theorem for black boxes.
 
 Not covered: what the executions before the last one released; nobody scores it.
@@ -35,7 +35,7 @@ from dpsqlp.accounting.gdp import bisect
 from dpsqlp.experiments.task import Stream
 
 _FAR = 9.0  # deviations: beyond them a key is taken as never selected
-BASELINES = ("repeated", "incremental", "repeated, as Gaussians")
+BASELINES = ("repeated", "incremental", "repeated, Gaussian")
 
 
 @dataclass(frozen=True, slots=True)
