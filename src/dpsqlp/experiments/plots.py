@@ -123,14 +123,17 @@ def _shopping(figure: Figure, result: dict[str, Any]) -> None:
 
 
 def _scale(figure: Figure, result: dict[str, Any]) -> None:
+    from matplotlib.ticker import EngFormatter
+
     kinds = {"records": "records", "shards": "shards", "keys": "keys_in_state"}
     for axes, (kind, name) in zip(_axes(figure, len(kinds)), kinds.items(), strict=True):
         rows = [row for row in result["rows"] if row["by"] == kind]
         times = [1000 * row["trigger_seconds"] for row in rows]
         axes.plot([row[name] for row in rows], times, "o-", color=_BLUE)
         axes.set_title(f"ms per trigger by {name.replace('_', ' ')}", fontsize=10)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.15 * max(times))
         axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _axes(figure: Figure, number: int) -> list[Axes]:

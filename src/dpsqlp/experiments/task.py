@@ -5,7 +5,9 @@ Presets:
 - `paper`: the paper's mechanism and its calibration (`accounting.paper_calibration`), which carries
   no promise; C = c = Cs.
 - `tree`: the paper's mechanism, policy and caps under this package's accounting.
-- `best`: options tuned for the synthetic day; see `best`.
+- `best`: options tuned for the synthetic day. A unit meets a key twice in one record of 1,500, so
+  c = 1 loses next to nothing and divides the noise of counts by sqrt(C). Six votes of a unit
+  suffice to find the keys, and most of nu^2 goes to selection: counts have little noise to lose.
 """
 
 from __future__ import annotations
@@ -72,24 +74,15 @@ class Options:
             "C": self.caps.records,
             "c": self.caps.records_per_key,
             "Cs": self.caps.selections,
-            "selection_share": self.selection_share,
+            "selection_share": None if self.published else self.selection_share,
         }
-
-
-def best(contributions: int) -> dict[str, Any]:
-    """The options of `best`.
-
-    A unit of the synthetic day meets a key twice in one record of 1,500, so c = 1 loses nothing
-    and divides the noise of counts by sqrt(C). Six votes of a unit suffice to find the keys, and
-    most of nu^2 goes to selection: counts have little noise as it is.
-    """
-    return {"caps": Caps(contributions, 1, min(6, contributions)), "selection_share": 0.85}
 
 
 def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -> Options:
     """The options of a preset at [C] contributions."""
     if name == "best":
-        return Options(epsilon, delta, **best(contributions))
+        caps = Caps(contributions, 1, min(6, contributions))
+        return Options(epsilon, delta, caps, selection_share=0.85)
     caps = Caps(contributions, contributions, contributions)
     return Options(
         epsilon, delta, caps, mechanism="tree", release="threshold", published=name == "paper"
