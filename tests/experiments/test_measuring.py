@@ -107,6 +107,15 @@ def test_the_presets_are_what_they_say() -> None:
     assert preset("best", 6.0, 1e-9, 2).caps == Caps(2, 1, 2)
 
 
+def test_options_reach_the_query() -> None:
+    options = Options(2.0, 1e-10, Caps(3, 2, 1), minimum=50, unit="(user_id, key)", counts=False)
+    query = query_of(options, 96)
+    assert (query.epsilon, query.delta, query.caps) == (2.0, 1e-10, Caps(3, 2, 1))
+    assert (query.minimum, query.triggers, query.processes) == (50, 96, ())
+    assert query.unit_names == ("user_id", "key")
+    assert query_of(preset("best", 6.0, 1e-9, 32), 100).selection_share == 0.85
+
+
 @pytest.mark.parametrize(("epsilon", "mean"), [(1.0, 97), (3.0, 35), (10.0, 13)])
 def test_shopping_thresholds_are_below_the_paper_s(epsilon: float, mean: float) -> None:
     """Against an independent computation, without the rounding up (half a user on average)."""
@@ -250,6 +259,7 @@ def test_work_apart_reports_answers_and_refuses() -> None:
         apart.apart(jobs.refuse, tell=tell)
     with pytest.raises(DpsqlpError, match="code 9"):
         apart.apart(jobs.vanish, tell=tell)
+    assert apart.apart(jobs.interrupted, tell=tell) == "went on"  # Ctrl-C is its parent's
 
 
 def test_memory_is_the_run_s_own_not_its_parent_s() -> None:
