@@ -98,7 +98,9 @@ class Bounded:
     def __init__(self, stream: Stream, contributions: int, triggers: int, work: Path) -> None:
         """Keep the first C records of every unit, in the order of time."""
         interval = -(-stream.span_us // triggers)
-        self._database = duckdb.connect(str(work / "bounded.duckdb"))
+        self._database = duckdb.connect(
+            str(work / "bounded.duckdb"), config={"memory_limit": "4GB"}
+        )
         self._database.execute(
             f"""
             CREATE TABLE kept AS

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsqlp.errors import DpsqlpError
 from dpsqlp.experiments import paper
+from dpsqlp.experiments.result import days_of
 from dpsqlp.experiments.task import PRESETS
 
 if TYPE_CHECKING:
@@ -40,9 +41,7 @@ def draw(results: Mapping[str, dict[str, Any]], folder: Path) -> list[Path]:
         _draw_bars(figure, rows)
         written.append(_save(figure, folder / f"{name}.png"))
     for name, result in results.items():
-        drawer = {"sweep": _sweep, "shopping": _shopping, "scale": _scale}.get(
-            result.get("experiment", "")
-        )
+        drawer = {"sweep": _sweep, "shopping": _shopping, "scale": _scale}.get(result["experiment"])
         if drawer is not None:
             figure = Figure(figsize=(10, 3.2), layout="constrained")
             drawer(figure, result)
@@ -58,22 +57,23 @@ def _save(figure: Figure, path: Path) -> Path:
 def _bars(results: Mapping[str, dict[str, Any]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """Plots that compare methods by accuracy: (label, figures) by name of the plot."""
     plots: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for triggers in sorted({r["triggers"] for r in results.values() if r.get("preset")}):
-        same = [r for r in results.values() if r.get("triggers") == triggers]
+    for triggers in sorted({r["triggers"] for r in results.values() if "triggers" in r}):
+        ours = days_of(results, triggers)
+        sizes = {result["units"] for result in ours.values()}
         rows = [
             (row["baseline"], row)
-            for result in same
+            for result in results.values()
             if result["experiment"] == "baselines"
+            and (result["triggers"], {result["units"]}) == (triggers, sizes)
             for row in result["rows"]
         ]
-        ours = {r["preset"]: r for r in same if r["experiment"] == "synthetic"}
-        if any(result["units"] == paper.UNITS for result in ours.values()):
-            rows.append(("as published", dict(paper.SYNTHETIC.get(triggers, {}))))
+        if paper.UNITS in sizes and triggers in paper.SYNTHETIC:
+            rows.append(("as published", dict(paper.SYNTHETIC[triggers])))
         rows += [(f"dpsqlp, {name}", ours[name]) for name in PRESETS if name in ours]
         if ours:
-            plots[f"synthetic-{triggers}"] = [row for row in rows if row[1]]
+            plots[f"synthetic-{triggers}"] = rows
     for name, result in results.items():
-        if result.get("experiment") == "real":
+        if result["experiment"] == "real":
             plots[name] = [(row["method"], row) for row in result["rows"]]
     return plots
 

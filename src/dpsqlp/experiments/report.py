@@ -12,7 +12,7 @@ from typing import Any
 from dpsqlp.errors import SourceError
 from dpsqlp.experiments import paper
 from dpsqlp.experiments.plots import draw
-from dpsqlp.experiments.result import Result, read_results
+from dpsqlp.experiments.result import Result, days_of, read_results
 from dpsqlp.experiments.table import cells, figure, html, markdown
 from dpsqlp.experiments.task import PRESETS
 
@@ -57,10 +57,10 @@ def write_results(folder: Path) -> Path:
     plots = {path.stem: f"{folder.name}/{path.name}" for path in draw(results, folder)}
     parts = [
         "# Results\n\n"
-        "Made from the JSON files in its folder, never by hand; the commands are at the end. Every"
-        " figure is of the whole system: Parquet files in, durable state, Parquet files out. Errors"
-        " are against the true histogram before any bounding; a key that was not released counts"
-        " 0. What the experiments are is in [experiments](experiments.md).\n",
+        "Made from JSON files that the experiments saved, never by hand; the commands are at the"
+        " end. Figures of dpsqlp are of the whole system: Parquet files in, durable state, Parquet"
+        " files out. Errors are against the true histogram before any bounding; a key that was not"
+        " released counts 0. What is measured how is in [experiments](experiments.md).\n",
         *_synthetic(results, plots),
         *_sweep(results, plots),
         *_shopping(results, plots),
@@ -93,7 +93,7 @@ def _synthetic(results: Mapping[str, dict[str, Any]], plots: Mapping[str, str]) 
     if days:
         yield "## The paper's synthetic day\n"
     for triggers in sorted({day["triggers"] for day in days}):
-        ours = {d["preset"]: d for d in _of(results, "synthetic") if d["triggers"] == triggers}
+        ours = days_of(results, triggers)
         yield f"### {triggers:,} triggers\n"
         if ours:
             yield _accuracy(triggers, ours)
@@ -105,7 +105,8 @@ def _synthetic(results: Mapping[str, dict[str, Any]], plots: Mapping[str, str]) 
 
 
 def _accuracy(triggers: int, ours: Mapping[str, dict[str, Any]]) -> str:
-    full = all(result["units"] == paper.UNITS for result in ours.values())
+    day = next(iter(ours.values()))  # all of one size
+    full = day["units"] == paper.UNITS
     published = paper.SYNTHETIC.get(triggers, {}) if full else {}
     reference: Mapping[str, Any] = published or ours.get("paper", {})
     heads = ["", "the paper", *(f"dpsqlp, `{name}`" for name in PRESETS), "`best`: ratio"]
@@ -116,13 +117,12 @@ def _accuracy(triggers: int, ours: Mapping[str, dict[str, Any]]) -> str:
         ratio = f"{best / base:.2f}" if best is not None and base else "–"
         rows.append([title, *(figure(metric, value) for value in values), ratio])
     against = "the paper" if published else "`paper` here"
-    sizes = sorted({_size(result) for result in ours.values()})
     smaller = (
         "" if full else " **Smaller than the paper's day (10,000,000 units): not its figures.**"
     )
     runs = ", ".join(f"`{name}` {ours[name]['runs']}" for name in PRESETS if name in ours)
     return (
-        f"{'; '.join(sizes)}; runs averaged: {runs}. The ratio is to {against}; above 1 is better"
+        f"{_size(day)}; runs averaged: {runs}. The ratio is to {against}; above 1 is better"
         f" for keys, below 1 for errors.{smaller}\n\n{markdown(heads, rows)}"
     )
 
@@ -227,12 +227,7 @@ def _peers(peers: Mapping[str, Any]) -> str:
 
 
 def _commands(results: Mapping[str, dict[str, Any]]) -> str:
-    made = sorted(
-        {
-            f"dpsqlp {r['made_with']['dpsqlp']}, {r['made_with']['cores']} cores"
-            for r in results.values()
-        }
-    )
+    made = sorted({result["made_with"] for result in results.values()})
     lines = "\n".join(f"{r['command']} --save docs/results" for r in results.values())
     return (
         f"## To repeat\n\nMade with {'; '.join(made)}.\n\n```text\n{lines}\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -32,7 +34,7 @@ class Result:
             "rows": self.rows,
             "notes": self.notes,
             "command": self.command,
-            "made_with": {"dpsqlp": version("dpsqlp"), "cores": os.cpu_count()},
+            "made_with": _made_with(),
         }
         return json.dumps(body, indent=2) + "\n"
 
@@ -44,6 +46,12 @@ class Result:
         return path
 
 
+def _made_with() -> str:
+    packages = ("dpsqlp", "duckdb", "numba", "numpy", "pyarrow")
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    return f"{versions}, Python {platform.python_version()}, {os.cpu_count()} cores"
+
+
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """The saved results of a folder by name, as JSON values."""
     results = {}
@@ -53,3 +61,14 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
         except ValueError:
             raise SourceError(f"{path} is no JSON. Write it again with --save.") from None
     return results
+
+
+def days_of(results: Mapping[str, dict[str, Any]], triggers: int) -> dict[str, dict[str, Any]]:
+    """The synthetic results with this many triggers by preset; of several sizes, the largest."""
+    days = [
+        result
+        for result in results.values()
+        if result["experiment"] == "synthetic" and result["triggers"] == triggers
+    ]
+    size = max((day["units"] for day in days), default=0)
+    return {day["preset"]: day for day in days if day["units"] == size}

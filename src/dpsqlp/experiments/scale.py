@@ -74,8 +74,8 @@ def in_words(beyond: dict[str, Any]) -> str:
         f"Extrapolated in a straight line to the paper's {PAPER_KEYS:,} keys: a key and its unit"
         f" take {beyond['bytes_per_key']:,.0f} bytes,"
         f" {beyond['memory_bytes_at_paper_keys'] / 2**30:,.0f} GiB in all; a trigger that touches"
-        f" {beyond['touched']:,} keys takes {beyond['trigger_seconds_at_paper_keys']:.2g} s; the"
-        f" {PAPER_RECORDS:,} records take {beyond['hours_for_paper_records']:.2g} hours on this"
+        f" {beyond['touched']:,} keys takes {beyond['trigger_seconds_at_paper_keys']:,.2f} s; the"
+        f" {PAPER_RECORDS:,} records take {beyond['hours_for_paper_records']:,.1f} hours on this"
         " machine, if it had the memory. The paper: 306 s for a micro-batch of 1 GB on 5,500"
         " workers."
     )
