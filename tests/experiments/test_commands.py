@@ -196,6 +196,9 @@ def test_at_the_paper_s_size_the_ratio_is_to_the_paper(tmp_path: Path) -> None:
     saved = folder / "synthetic-best-3.json"
     body = json.loads(saved.read_text()) | {"units": 10_000_000, "triggers": 100, "keys": 56_676}
     saved.write_text(json.dumps(body))
+    call("synthetic", *SMALL, "--preset", "paper", "--save", folder)  # smaller: left out
+    smaller = folder / "synthetic-paper-3.json"
+    smaller.write_text(json.dumps(json.loads(smaller.read_text()) | {"triggers": 100}))
     assert call("report", folder).exit_code == 0
     page = (tmp_path / "results.md").read_text()
     assert "| keys released | 28,338 | – | – | 56,676 | 2.00 |" in page

@@ -212,8 +212,11 @@ def real(
         int, typer.Option(min=1, help="c, records per unit and key, of the preset best.")
     ] = 1,
     selections: Annotated[
-        int, typer.Option(min=1, help="Cs, selection votes per unit, of the preset best.")
-    ] = 6,
+        int | None,
+        typer.Option(
+            min=1, help="Cs, selection votes per unit, of the preset best.  [default: 6, at most C]"
+        ),
+    ] = None,
     selection_share: Annotated[
         float, typer.Option(help="Part of the budget for selection, of the preset best.")
     ] = 0.85,

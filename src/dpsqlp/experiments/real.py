@@ -29,21 +29,21 @@ def run_real(
     delta: float,
     contributions: int,
     records_per_key: int,
-    selections: int,
+    selections: int | None,
     selection_share: float,
     seed: int,
     threads: int,
     report: Report,
 ) -> Result:
-    """Presets and baselines on a file; the last four limits are those of `best`."""
+    """Presets and baselines on a file; c, Cs and the share are those of `best`."""
     stream = read_stream(file)
     truth = true_histogram(stream)
+    chosen = {name: preset(name, epsilon, delta, contributions) for name in PRESETS}
+    votes = selections or chosen["best"].caps.selections
+    caps = Caps(contributions, records_per_key, votes)
+    chosen["best"] = replace(chosen["best"], caps=caps, selection_share=selection_share)
     rows = []
-    for name in PRESETS:
-        options = preset(name, epsilon, delta, contributions)
-        if name == "best":
-            caps = Caps(contributions, records_per_key, selections)
-            options = replace(options, caps=caps, selection_share=selection_share)
+    for name, options in chosen.items():
         tell = partial(report, name)
         figures = measure(stream, options, triggers, truth, threads=threads, tell=tell)
         rows.append({"method": name, **figures})
@@ -65,7 +65,7 @@ def run_real(
         "delta": delta,
         "C": contributions,
         "c": records_per_key,
-        "Cs": selections,
+        "Cs": votes,
         "selection_share": selection_share,
     }
     return Result("real", f"real-{file.stem}", settings, rows, [_SPAN])
