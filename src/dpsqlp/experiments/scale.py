@@ -25,7 +25,7 @@ from dpsqlp.experiments.task import CONTRIBUTIONS, Stream, preset
 EPSILON, DELTA = 6.0, 1e-9
 PAPER_KEYS, PAPER_RECORDS = 10**9, 6 * 10**9
 _MEASURED = 8  # triggers of a run whose median counts
-_FILL = 10**6  # records of a trigger that fills the table
+_FILL_MAX = 10**6  # records of a trigger that fills the table
 _SECOND_US = 10**6
 
 
@@ -40,9 +40,10 @@ def run_scale(keys: int, records: int, seed: int, threads: int, report: Report) 
         row = _run([], records, keys, seed, shards, partial(report, f"{shards} shards"))
         rows.append({"by": "shards", "records": records, "keys_in_state": None, **row})
     touched = max(records // 10, 1)
+    chunk = min(_FILL_MAX, keys // 16)  # of one size, so that its memory is the same for all
     for share in (16, 4, 2, 1):
         size = keys // share
-        fill = [min(_FILL, size - begin) for begin in range(0, size, _FILL)]
+        fill = [min(chunk, size - begin) for begin in range(0, size, chunk)]
         row = _run(fill, touched, size, seed, threads, partial(report, f"{size:,} keys"))
         rows.append({"by": "keys", "records": touched, "keys_in_state": size, **row})
     settings: dict[str, Any] = {"key_space": keys, "triggers_measured": _MEASURED, "seed": seed}
