@@ -51,7 +51,8 @@ def run_private(files: Path, work: Path) -> int:
 
 def run_plain(files: Path, work: Path) -> int:
     import plain
-    from synthetic import START_US
+
+    from dpsqlp.experiments.data import START_US
 
     plain.run(files, work / "state", work / "output", START_US, SECONDS * 10**6, TRIGGERS)
     return 0
@@ -81,7 +82,7 @@ def child(kind: str, files: Path, work: Path) -> None:
 
 
 def bench_day(units: int, files: Path) -> None:
-    from synthetic import write_day
+    from dpsqlp.experiments.data import write_day
 
     records = write_day(files, units, 10**6, TRIGGERS)
     in_process("private", files)  # compiles what is not in the cache

@@ -134,6 +134,16 @@ def test_every_command_and_its_options_are_documented() -> None:
         assert [flag for flag in flags if f"`{flag}" not in reference] == []
 
 
+def test_every_experiment_and_its_options_are_documented() -> None:
+    """The page on experiments has every name and every option."""
+    reference = (ROOT / "docs/experiments.md").read_text()
+    commands = typer.main.get_command(app).commands["experiment"].commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        assert f"| `{name}" in reference
+        flags = [flag for p in command.params for flag in p.opts if flag.startswith("--")]
+        assert [flag for flag in flags if f"`{flag}`" not in reference] == []
+
+
 def test_every_error_is_documented() -> None:
     """The page on operations says what to do for every class of error."""
     from dpsqlp import errors

@@ -78,11 +78,13 @@ def released(folder: Path) -> dict[str, bytes]:
 def test_every_command_and_option_has_help() -> None:
     root: Any = typer.main.get_command(app)
     assert root.help
-    assert set(root.commands) == {"run", "explain", "inspect", "demo"}
-    for name, command in root.commands.items():
+    assert set(root.commands) == {"run", "explain", "inspect", "demo", "experiment"}
+    experiments = {f"experiment {n}": c for n, c in root.commands["experiment"].commands.items()}
+    commands = root.commands | experiments
+    for name, command in commands.items():
         assert command.help, name
         assert "dpsqlp " + name in command.epilog, f"{name} has no example"
-    for command in (root, *root.commands.values()):
+    for command in (root, *commands.values()):
         for parameter in command.params:
             assert getattr(parameter, "help", None), f"{command.name} {parameter.name}"
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-REFUSED = 1
-INTERRUPTED = 130
+from dpsqlp.cli import experiments
+from dpsqlp.cli.refusing import refusals
+
 _CODES = "\n\n**Exit codes:** 0 done, 1 refused, 2 wrong usage, 130 interrupted."
 
 app = typer.Typer(
@@ -23,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(experiments.app, name="experiment")
 
 Script = Annotated[
     Path,
@@ -84,7 +83,7 @@ def run(
     """
     from dpsqlp.cli.running import run_script
 
-    with _refusals():
+    with refusals():
         code = run_script(
             file, given_state=state, given_secret=secret, threads=threads, metrics=metrics
         )
@@ -106,7 +105,7 @@ def explain(
     """Say what a script promises and what it costs, without running it."""
     from dpsqlp.cli.explaining import explanation
 
-    with _refusals():
+    with refusals():
         typer.echo(explanation(file, as_json), nl=False)
 
 
@@ -125,7 +124,7 @@ def inspect(
     """
     from dpsqlp.cli.inspection import inspection
 
-    with _refusals():
+    with refusals():
         typer.echo(inspection(state), nl=False)
 
 
@@ -147,23 +146,5 @@ def demo(
     """Watch a day of page views become a private table, beside the truth. Takes a minute."""
     from dpsqlp.demo import run_demo
 
-    with _refusals():
+    with refusals():
         run_demo(fast=fast, keep=keep)
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Refusals as a message and an exit code, not a traceback."""
-    from dpsqlp.errors import DpsqlpError
-
-    try:
-        yield
-    except DpsqlpError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(REFUSED) from None
-    except OSError as error:
-        print(f"{error.filename or 'A file'}: {error.strerror or error}.", file=sys.stderr)
-        raise typer.Exit(REFUSED) from None
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None

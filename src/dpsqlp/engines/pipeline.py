@@ -51,7 +51,13 @@ def open_pipeline(storage: Storage, query: Query, key: bytes, now: int, shards: 
             " the whole folder from a copy made since the last trigger, or begin a new pipeline in"
             " an empty one, which spends again."
         )
-    plan = make_plan(query)
+    return create_pipeline(storage, query, make_plan(query), key, now, shards)
+
+
+def create_pipeline(
+    storage: Storage, query: Query, plan: Plan, key: bytes, now: int, shards: int
+) -> Created:
+    """A new pipeline with this plan, in an empty storage. The engine reads it back."""
     schedule = Schedule.of(query, plan.triggers, now)
     secret = Secret(key, Secret.new().instance)
     body = {

@@ -1,0 +1,1 @@
+"""The paper's experiments, on the real system: files in, durable state, files out."""

@@ -1,0 +1,59 @@
+"""How far a released histogram is from the truth.
+
+The truth counts every record that has a unit, before any bounding. A key that was never released
+counts 0. Under policy `threshold` a key's value is that of its last release.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from dpsqlp.experiments.task import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Released keys, and norms of released minus true counts over all keys."""
+
+    keys: int
+    linf: float
+    l1: float
+    l2: float
+
+
+def true_histogram(stream: Stream) -> pa.Table:
+    """(key, n): the number of records of every key."""
+    with duckdb.connect() as database:
+        query = f"SELECT key, count(*) AS n FROM {stream.rows} GROUP BY key"
+        return database.sql(query).to_arrow_table()
+
+
+def last_releases(output: Path) -> pa.Table:
+    """(key, n): the last released value of every key, from a Parquet sink's files."""
+    with duckdb.connect() as database:
+        files = f"read_parquet('{output}/*.parquet')"
+        query = f"SELECT key, arg_max(n, trigger) AS n FROM {files} GROUP BY key"
+        return database.sql(query).to_arrow_table()
+
+
+def errors(truth: pa.Table, released: pa.Table) -> Errors:
+    """Compare two tables of (key, n)."""
+    with duckdb.connect() as database:
+        database.register("truth", truth)
+        database.register("released", released)
+        figures = database.sql(
+            """
+            WITH error AS (
+                SELECT abs(coalesce(released.n, 0)::DOUBLE - coalesce(truth.n, 0)) AS size
+                FROM truth FULL JOIN released ON truth.key IS NOT DISTINCT FROM released.key
+            )
+            SELECT (SELECT count(*) FROM released), coalesce(max(size), 0),
+                   coalesce(sum(size), 0), sqrt(coalesce(sum(size * size), 0))
+            FROM error
+            """
+        ).fetchall()
+    return Errors(*figures[0])

@@ -1,0 +1,71 @@
+"""Any file of user_id, key and ts: the presets and the baselines against its truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import duckdb
+
+from dpsqlp.accounting import Caps
+from dpsqlp.experiments.histogram import true_histogram
+from dpsqlp.experiments.replay import Report, measure
+from dpsqlp.experiments.result import Result
+from dpsqlp.experiments.synthetic import baseline_rows
+from dpsqlp.experiments.task import PRESETS, preset, read_stream
+
+_SPAN = (
+    "The span of time was taken from the file, for this experiment's convenience. In production it"
+    " is public and chosen beforehand: else the data decides about time."
+)
+
+
+def run_real(
+    file: Path,
+    *,
+    triggers: int,
+    epsilon: float,
+    delta: float,
+    contributions: int,
+    records_per_key: int,
+    selections: int | None,
+    selection_share: float,
+    seed: int,
+    threads: int,
+    report: Report,
+) -> Result:
+    """Presets and baselines on a file; c, Cs and the share are those of `best`."""
+    stream = read_stream(file)
+    truth = true_histogram(stream)
+    chosen = {name: preset(name, epsilon, delta, contributions) for name in PRESETS}
+    votes = selections or chosen["best"].caps.selections
+    caps = Caps(contributions, records_per_key, votes)
+    chosen["best"] = replace(chosen["best"], caps=caps, selection_share=selection_share)
+    rows = []
+    for name, options in chosen.items():
+        tell = partial(report, name)
+        figures = measure(stream, options, triggers, truth, threads=threads, tell=tell)
+        rows.append({"method": name, **figures})
+    report("baselines", 0, 1)
+    accuracy = ("keys", "linf", "l1", "l2")
+    rows += [
+        {"method": row["baseline"], **{name: row[name] for name in accuracy}}
+        for row in baseline_rows(stream, epsilon, delta, contributions, triggers, seed)
+    ]
+    with duckdb.connect() as database:
+        [(units,)] = database.sql(f"SELECT count(DISTINCT user_id) FROM {stream.rows}").fetchall()
+    settings = {
+        "file": file.name,
+        "records": stream.records,
+        "units": units,
+        "true_keys": truth.num_rows,
+        "triggers": triggers,
+        "epsilon": epsilon,
+        "delta": delta,
+        "C": contributions,
+        "c": records_per_key,
+        "Cs": votes,
+        "selection_share": selection_share,
+    }
+    return Result("real", f"real-{file.stem}", settings, rows, [_SPAN])

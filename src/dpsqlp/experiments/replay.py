@@ -1,0 +1,86 @@
+"""A run of the whole system: files, the local engine with durable state, a Parquet sink."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dpsqlp.engines.pipeline import create_pipeline, load_secret
+from dpsqlp.engines.script import open_engine
+from dpsqlp.experiments import apart
+from dpsqlp.experiments.histogram import errors, last_releases
+from dpsqlp.experiments.task import SINK, Options, Stream, plan_of, script
+from dpsqlp.sql import compile_script
+from dpsqlp.state.storage import LocalStorage
+
+Report = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run took: from opening the state to letting go of it, loading kernels included."""
+
+    seconds: float
+    trigger_seconds: tuple[float, ...]
+    peak_memory_bytes: int
+
+
+def replay(
+    stream: Stream, options: Options, triggers: int, work: Path, threads: int, tell: apart.Tell
+) -> Ran:
+    """Run a stream through the engine; releases go to `work`/output."""
+    [sink] = compile_script(script(stream, options, triggers, work / "output")).sinks
+    begin = time.perf_counter()
+    if options.published:
+        key = load_secret(work / "secret", storage_is_new=True)
+        storage = LocalStorage(work / "state" / SINK)
+        plan = plan_of(sink.query, options)
+        create_pipeline(storage, sink.query, plan, key, time.time_ns() // 1000, threads)
+    engine = open_engine(
+        sink, state=work / "state", secret=work / "secret", folder=work, threads=threads
+    )
+    taken = []
+    try:
+        while not engine.finished:
+            before = time.perf_counter()
+            engine.step()
+            taken.append(time.perf_counter() - before)
+            tell(len(taken), triggers)
+    finally:
+        engine.close()
+    return Ran(time.perf_counter() - begin, tuple(taken), apart.peak_memory_bytes())
+
+
+def measure(
+    stream: Stream,
+    options: Options,
+    triggers: int,
+    truth: pa.Table,
+    *,
+    threads: int = 2,
+    tell: apart.Tell,
+) -> dict[str, Any]:
+    """Run a stream in a process of its own; its accuracy, time and memory."""
+    with working_folder() as work:
+        ran = apart.apart(replay, stream, options, triggers, work, threads, tell=tell)
+        figures = errors(truth, last_releases(work / "output"))
+    return {
+        **asdict(figures),
+        "seconds": ran.seconds,
+        "records_per_second": stream.records / ran.seconds,
+        "peak_memory_bytes": ran.peak_memory_bytes,
+    }
+
+
+@contextmanager
+def working_folder() -> Iterator[Path]:
+    """A folder that is gone afterwards, however it ends."""
+    with tempfile.TemporaryDirectory(prefix="dpsqlp-experiment-") as folder:
+        yield Path(folder)

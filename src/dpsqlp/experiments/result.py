@@ -1,0 +1,74 @@
+"""What an experiment found, as plain values: for a table, for JSON, for a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dpsqlp.errors import SourceError
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Settings and summary figures, then a row for each run, preset or size."""
+
+    experiment: str
+    name: str  # of its file among the results
+    settings: dict[str, Any]
+    rows: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+    command: str = ""  # that repeats it
+
+    def to_json(self) -> str:
+        """Everything, the settings at the top, and what it was made with."""
+        body = {
+            "experiment": self.experiment,
+            "name": self.name,
+            **self.settings,
+            "rows": self.rows,
+            "notes": self.notes,
+            "command": self.command,
+            "made_with": _made_with(),
+        }
+        return json.dumps(body, indent=2) + "\n"
+
+    def save(self, folder: Path) -> Path:
+        """Write it among the results."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
+        path.write_text(self.to_json(), encoding="utf-8")
+        return path
+
+
+def _made_with() -> str:
+    packages = ("dpsqlp", "duckdb", "numba", "numpy", "pyarrow")
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    return f"{versions}, Python {platform.python_version()}, {os.cpu_count()} cores"
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """The saved results of a folder by name, as JSON values."""
+    results = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            results[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise SourceError(f"{path} is no JSON. Write it again with --save.") from None
+    return results
+
+
+def days_of(results: Mapping[str, dict[str, Any]], triggers: int) -> dict[str, dict[str, Any]]:
+    """The synthetic results with this many triggers by preset; of several sizes, the largest."""
+    days = [
+        result
+        for result in results.values()
+        if result["experiment"] == "synthetic" and result["triggers"] == triggers
+    ]
+    size = max((day["units"] for day in days), default=0)
+    return {day["preset"]: day for day in days if day["units"] == size}

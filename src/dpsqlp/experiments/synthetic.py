@@ -1,0 +1,114 @@
+"""The paper's synthetic day: accuracy of a preset, of the baselines, and by contribution limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from dpsqlp.experiments.data import write_day
+from dpsqlp.experiments.histogram import errors, true_histogram
+from dpsqlp.experiments.oneshot import Bounded, budgets
+from dpsqlp.experiments.replay import Report, measure, working_folder
+from dpsqlp.experiments.result import Result
+from dpsqlp.experiments.task import CONTRIBUTIONS, PresetName, Stream, preset
+
+EPSILON, DELTA = 6.0, 1e-9  # the paper's budget
+_FILES = 100  # the same day whatever the triggers, and no thousand files to open at each of them
+_MEANS = ("keys", "linf", "l1", "l2", "seconds", "records_per_second", "peak_memory_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The size of the generated day; the paper's has 10,000,000 units and 1,000,000 keys."""
+
+    units: int
+    keys: int
+    triggers: int
+    seed: int
+
+    def describe(self, records: int) -> dict[str, Any]:
+        """For a result."""
+        return {
+            "units": self.units,
+            "key_space": self.keys,
+            "records": records,
+            "triggers": self.triggers,
+            "seed": self.seed,
+            "epsilon": EPSILON,
+            "delta": DELTA,
+        }
+
+
+@contextmanager
+def written(day: Day, report: Report) -> Iterator[Stream]:
+    """The day on disk."""
+    with working_folder() as folder:
+        report("writing the day", 0, 1)
+        records = write_day(folder, day.units, day.keys, _FILES, day.seed)
+        yield Stream(f"{folder}/*.parquet", records)
+
+
+def run_synthetic(day: Day, name: PresetName, runs: int, threads: int, report: Report) -> Result:
+    """Run a preset over the day, several times with fresh noise; figures are means."""
+    options = preset(name, EPSILON, DELTA, CONTRIBUTIONS)
+    rows = []
+    with written(day, report) as stream:
+        truth = true_histogram(stream)
+        for run in range(1, runs + 1):
+            tell = partial(report, f"{name}, run {run} of {runs}")
+            figures = measure(stream, options, day.triggers, truth, threads=threads, tell=tell)
+            rows.append({"run": run, **figures})
+    settings = {
+        "preset": name,
+        **day.describe(stream.records),
+        **options.describe(),
+        "runs": runs,
+        **{key: fmean(row[key] for row in rows) for key in _MEANS},
+    }
+    return Result("synthetic", f"synthetic-{name}-{day.triggers}", settings, rows)
+
+
+def baseline_rows(
+    stream: Stream, epsilon: float, delta: float, contributions: int, triggers: int, seed: int
+) -> list[dict[str, Any]]:
+    """The paper's baselines on a stream."""
+    truth = true_histogram(stream)
+    rows = []
+    with working_folder() as work:
+        bounded = Bounded(stream, contributions, triggers, work)
+        try:
+            for name, noise in budgets(epsilon, delta, contributions, triggers).items():
+                figures = errors(truth, bounded.histogram(name, noise, seed))
+                rows.append({"baseline": name, **asdict(figures), **asdict(noise)})
+        finally:
+            bounded.close()
+    return rows
+
+
+def run_baselines(day: Day, report: Report) -> Result:
+    """The baselines on the day, at the paper's budget and contributions."""
+    with written(day, report) as stream:
+        report("grouping", 0, 1)
+        rows = baseline_rows(stream, EPSILON, DELTA, CONTRIBUTIONS, day.triggers, day.seed)
+    settings = {**day.describe(stream.records), "C": CONTRIBUTIONS}
+    return Result("baselines", f"baselines-{day.triggers}", settings, rows)
+
+
+def run_sweep(
+    day: Day, name: PresetName, contributions: Sequence[int], threads: int, report: Report
+) -> Result:
+    """A preset over the day at each contribution limit C."""
+    rows = []
+    with written(day, report) as stream:
+        truth = true_histogram(stream)
+        for limit in contributions:
+            options = preset(name, EPSILON, DELTA, limit)
+            tell = partial(report, f"{name}, C = {limit}")
+            figures = measure(stream, options, day.triggers, truth, threads=threads, tell=tell)
+            rows.append({"C": limit, **figures})
+    settings = {"preset": name, **day.describe(stream.records)}
+    return Result("sweep", f"sweep-{name}-{day.triggers}", settings, rows)

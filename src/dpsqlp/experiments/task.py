@@ -1,0 +1,162 @@
+"""What is run: a stream of files, and a query over it with one of the presets' options.
+
+Presets:
+
+- `paper`: the paper's mechanism and its calibration (`accounting.paper_calibration`), which carries
+  no promise; C = c = Cs.
+- `tree`: the paper's mechanism, policy and caps under this package's accounting.
+- `best`: options tuned for the synthetic day. A unit meets a key twice in one record of 1,500, so
+  c = 1 loses next to nothing and divides the noise of counts by sqrt(C). Six votes of a unit
+  suffice to find the keys, and most of nu^2 goes to selection: counts have little noise to lose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from glob import escape
+from pathlib import Path
+from typing import Any, Literal
+
+import duckdb
+
+from dpsqlp.accounting import Caps, Release, paper_calibration
+from dpsqlp.errors import SourceError
+from dpsqlp.experiments.data import DAY_US, START_US
+from dpsqlp.plan import Plan
+from dpsqlp.sql import make_plan
+from dpsqlp.sql.query import MechanismName, Query
+
+PresetName = Literal["paper", "tree", "best"]
+PRESETS: tuple[PresetName, ...] = ("paper", "tree", "best")
+CONTRIBUTIONS = 32
+SINK = "counts"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Parquet files of user_id, key and ts, and the public span of time they are replayed in."""
+
+    files: str  # a pattern
+    records: int
+    start_us: int = START_US
+    span_us: int = DAY_US
+    user_type: str = "BIGINT"
+    key_type: str = "BIGINT"
+
+    @property
+    def rows(self) -> str:
+        """The records that have a unit, as a relation of DuckDB."""
+        files = f"read_parquet({_text(self.files)})"
+        return f"(SELECT user_id, key, ts::TIMESTAMP AS ts FROM {files} WHERE user_id IS NOT NULL)"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The privacy options of a run."""
+
+    epsilon: float
+    delta: float
+    caps: Caps
+    mechanism: MechanismName = "blt"
+    release: Release = "every_trigger"
+    selection_share: float = 0.5
+    minimum: int = 0  # [mu]
+    unit: str = "user_id"
+    counts: bool = True  # else keys only
+    published: bool = False  # the paper's calibration in place of ours
+
+    def describe(self) -> dict[str, Any]:
+        """For a result: the names of the mathematics."""
+        return {
+            "mechanism": self.mechanism,
+            "release": self.release,
+            "C": self.caps.records,
+            "c": self.caps.records_per_key,
+            "Cs": self.caps.selections,
+            "selection_share": None if self.published else self.selection_share,
+        }
+
+
+def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -> Options:
+    """The options of a preset at [C] contributions."""
+    if name == "best":
+        caps = Caps(contributions, 1, min(6, contributions))
+        return Options(epsilon, delta, caps, selection_share=0.85)
+    caps = Caps(contributions, contributions, contributions)
+    return Options(
+        epsilon, delta, caps, mechanism="tree", release="threshold", published=name == "paper"
+    )
+
+
+def script(stream: Stream, options: Options, triggers: int, output: Path) -> str:
+    """The SQL of a run: the whole stream is one window, cut into triggers of equal length."""
+    interval = -(-stream.span_us // triggers)
+    start = datetime(1970, 1, 1) + timedelta(microseconds=stream.start_us)
+    caps = options.caps
+    return f"""
+CREATE SOURCE stream (user_id {stream.user_type}, key {stream.key_type}, ts TIMESTAMP)
+  WITH (connector = 'files', path = {_text(stream.files)});
+CREATE SINK {SINK} WITH (connector = 'parquet', path = {_text(str(output))}) AS
+SELECT WITH DIFFERENTIAL_PRIVACY
+  OPTIONS (epsilon = {options.epsilon!r}, delta = {options.delta!r},
+           privacy_unit_column = {options.unit}, timestamp_column = ts,
+           max_rows_contributed = {caps.records}, max_rows_per_group = {caps.records_per_key},
+           max_selections_contributed = {caps.selections},
+           min_privacy_units_per_group = {options.minimum + 1},
+           group_selection_share = {options.selection_share!r},
+           mechanism = '{options.mechanism}', release = '{options.release}')
+  key{", COUNT(*) AS n" if options.counts else ""}
+FROM stream GROUP BY key
+EMIT EVERY INTERVAL {interval} MICROSECOND
+  ON EVENT TIME FROM TIMESTAMP '{start.isoformat(" ")}' FOR {triggers} TRIGGERS;
+"""
+
+
+def plan_of(query: Query, options: Options) -> Plan:
+    """The plan of a run's query, with the paper's calibration where the preset says so."""
+    plan = make_plan(query)
+    if not options.published:
+        return plan
+    calibration = paper_calibration(
+        epsilon=query.epsilon,
+        delta=query.delta,
+        records=query.caps.records,
+        mechanism=plan.mechanism,
+        processes=query.processes,
+        minimum=query.minimum,
+    )
+    return replace(plan, calibration=calibration)
+
+
+def read_stream(file: Path) -> Stream:
+    """A file of user_id, key and ts. Its span comes from the data, which only an experiment may."""
+    rows = f"read_parquet({_text(escape(str(file)))})"
+    with duckdb.connect() as database:
+        try:
+            columns = database.sql(f"DESCRIBE FROM {rows}").fetchall()
+            found = database.sql(
+                "SELECT count(*), epoch_us(min(ts)::TIMESTAMP), epoch_us(max(ts)::TIMESTAMP)"
+                f" FROM (SELECT user_id, key, ts FROM {rows}) WHERE user_id IS NOT NULL"
+            ).fetchall()
+        except duckdb.Error as error:
+            raise SourceError(
+                f"{file} cannot be used: {error}. Give a Parquet file with the columns user_id, key"
+                " and ts."
+            ) from None
+    types = {name: kind for name, kind, *_ in columns}
+    [(records, first, last)] = found
+    if first is None:
+        raise SourceError(f"{file} has no record with a user_id and a ts. Give another file.")
+    return Stream(
+        files=escape(str(file.resolve())),
+        records=records,
+        start_us=first,
+        span_us=last - first + 1,
+        user_type=types["user_id"],
+        key_type=types["key"],
+    )
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

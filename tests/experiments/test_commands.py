@@ -1,0 +1,234 @@
+"""`dpsqlp experiment`: every command on a tiny stream, its JSON, its pages, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dpsqlp.cli.app import app
+from dpsqlp.experiments import apart, industry, plots
+from dpsqlp.experiments.data import write_day
+
+SYNTHETIC = (
+    *("preset", "records", "units", "triggers", "keys", "linf", "l1", "l2", "seconds"),
+    *("records_per_second", "peak_memory_bytes", "epsilon", "delta"),
+)
+SMALL = ("--units", "2000", "--keys", "20", "--triggers", "3")
+
+
+def call(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, ["experiment", *(str(word) for word in words)])
+
+
+def answer(*words: str | Path) -> dict[str, Any]:
+    called = call(*words, "--json")
+    assert called.exit_code == 0, called.output
+    body: dict[str, Any] = json.loads(called.stdout)
+    return body
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process for each run would load the kernels each time."""
+    monkeypatch.setattr(apart, "apart", lambda work, *arguments, tell: work(*arguments, tell))
+    monkeypatch.setattr(industry, "SHOPPING_TRIGGERS", 6)
+    monkeypatch.setattr(industry, "TRENDS_TRIGGERS", 6)
+
+
+@pytest.mark.parametrize("preset", ["paper", "tree", "best"])
+def test_synthetic(preset: str) -> None:
+    body = answer("synthetic", *SMALL, "--preset", preset, "--runs", "2")
+    assert [name for name in SYNTHETIC if name not in body] == []
+    assert (body["preset"], body["units"], body["triggers"]) == (preset, 2000, 3)
+    assert (body["epsilon"], body["delta"], len(body["rows"])) == (6.0, 1e-9, 2)
+    assert body["keys"] == 20
+    assert 0 < body["linf"] <= body["l2"] <= body["l1"] < body["records"]
+    assert body["l1"] == pytest.approx(sum(row["l1"] for row in body["rows"]) / 2)
+    assert body["command"] == (
+        "dpsqlp experiment synthetic --units 2000 --keys 20 --triggers 3"
+        f" --preset {preset} --runs 2 --seed 1 --threads 2"
+    )
+    if preset == "best":
+        assert (body["C"], body["c"], body["Cs"], body["selection_share"]) == (32, 1, 6, 0.85)
+
+
+def test_fresh_noise_on_the_same_day() -> None:
+    one, two = answer("synthetic", *SMALL), answer("synthetic", *SMALL)
+    assert one["records"] == two["records"]
+    assert one["l1"] != two["l1"]
+    assert answer("synthetic", *SMALL, "--seed", "2")["records"] != one["records"]
+
+
+def test_baselines_lose_against_one_mechanism() -> None:
+    body = answer("baselines", "--units", "5000", "--keys", "20", "--triggers", "50")
+    keys = {row["baseline"]: row["keys"] for row in body["rows"]}
+    assert list(keys) == ["repeated", "incremental", "repeated, Gaussian"]
+    assert keys["repeated"] == 0
+    assert keys["repeated, Gaussian"] == 20
+
+
+def test_sweep() -> None:
+    body = answer("sweep", *SMALL, "--contributions", "1,8")
+    assert [row["C"] for row in body["rows"]] == [1, 8]
+    assert body["rows"][0]["l1"] > body["rows"][1]["l1"]  # one record of six
+    assert call("sweep", *SMALL, "--contributions", "1,x").exit_code == 2
+
+
+def test_shopping() -> None:
+    body = answer("shopping", "--units", "2000", "--keys", "20")
+    assert [row["published"] for row in body["rows"]] == [120] * 3 + [43] * 3 + [16] * 3
+    best = [row for row in body["rows"] if row["preset"] == "best"]
+    assert [row["threshold"] for row in best] == sorted(
+        (r["threshold"] for r in best), reverse=True
+    )
+    assert best[-1]["keys"] == 20
+    assert best[-1]["views_retained"] == best[-1]["retained_1_per_hour"] == 1.0
+    assert best[-1]["retained_60_per_hour"] is None
+    assert "generated" in body["notes"][0]
+
+
+def test_trends_never_shows_a_query_of_fifty_users() -> None:
+    body = answer("trends", "--units", "3000", "--keys", "300")
+    assert 0 < body["keys"] <= body["keys_above_minimum"] < 300
+    assert body["fewest_users"] > 50
+    assert body["threshold"] > 50
+    assert (body["epsilon"], body["delta"], body["minimum"]) == (2.0, 1e-10, 50)
+
+
+def test_real(tmp_path: Path) -> None:
+    records = write_day(tmp_path, 2000, 20, 1)
+    file = tmp_path / "part-00000.parquet"
+    body = answer("real", file, "--triggers", "3", "--contributions", "8", "--selections", "4")
+    methods = ["paper", "tree", "best", "repeated", "incremental", "repeated, Gaussian"]
+    assert [row["method"] for row in body["rows"]] == methods
+    assert (body["records"], body["units"], body["true_keys"]) == (records, 2000, 20)
+    assert (body["C"], body["c"], body["Cs"]) == (8, 1, 4)
+    assert "convenience" in body["notes"][0]
+    assert str(tmp_path) not in json.dumps(body)
+    assert "production" in call("real", "--help").output
+    refused = call("real", file, "--contributions", "2", "--selections", "4")
+    assert refused.exit_code == 1
+    assert "max_rows_contributed" in refused.stderr
+
+
+def test_scale() -> None:
+    body = answer("scale", "--keys", "320", "--records", "160")
+    kinds = [row["by"] for row in body["rows"]]
+    assert kinds.count("records") == kinds.count("keys") == 4
+    assert [r["keys_in_state"] for r in body["rows"] if r["by"] == "keys"] == [20, 80, 160, 320]
+    assert "1,000,000,000 keys" in body["notes"][0]
+
+
+def test_the_screen_has_a_table() -> None:
+    shown = call("synthetic", *SMALL)
+    assert shown.exit_code == 0
+    assert "every_trigger" in shown.stdout
+    assert "ℓ1" in shown.stdout
+    assert "best, run 1 of 1" in shown.stderr
+
+
+def test_without_matplotlib_it_says_so_before_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    refused = call("synthetic", *SMALL, "--report", tmp_path / "out", "--save", tmp_path / "kept")
+    assert refused.exit_code == 1
+    assert "pip install 'dpsqlp[experiments]'" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert call("synthetic", *SMALL, "--save", tmp_path / "kept").exit_code == 0
+
+
+def test_one_result_as_a_page_that_stands_by_itself(tmp_path: Path) -> None:
+    assert call("synthetic", *SMALL, "--report", tmp_path).exit_code == 0
+    page = (tmp_path / "synthetic-best-3.html").read_text()
+    assert (tmp_path / "synthetic-3.png").read_bytes().startswith(b"\x89PNG")
+    assert "data:image/png;base64," in page
+    assert "dpsqlp experiment synthetic --units 2000" in page
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+
+
+def test_the_results_page_is_made_from_saved_results(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    for name in ("paper", "best"):
+        assert call("synthetic", *SMALL, "--preset", name, "--save", folder).exit_code == 0
+    for words in (
+        ("baselines", *SMALL),
+        ("sweep", *SMALL, "--contributions", "2,4"),
+        ("shopping", "--units", "500", "--keys", "5"),
+        ("trends", "--units", "500", "--keys", "5"),
+        ("scale", "--keys", "32", "--records", "16"),
+    ):
+        assert call(*words, "--save", folder).exit_code == 0
+    peers = {"columns": ["tool", "keys"], "rows": [["other", 12345]], "notes": ["A note on it."]}
+    (folder / "peers.json").write_text(json.dumps(peers))
+    assert call("report", folder).exit_code == 0
+    page = (tmp_path / "results.md").read_text()
+    best = json.loads((folder / "synthetic-best-3.json").read_text())
+    paper = json.loads((folder / "synthetic-paper-3.json").read_text())
+    assert f"{best['l1']:,.0f} | {best['l1'] / paper['l1']:.2f} |" in page
+    assert "Smaller than the paper's day" in page
+    assert "| other | 12,345 |" in page
+    assert "A note on it." in page
+    assert f"{best['command']} --save docs/results" in page
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", page)
+    assert sorted(pictures) == [
+        "results/scale.png",
+        "results/shopping.png",
+        "results/sweep-paper-3.png",
+        "results/synthetic-3.png",
+    ]
+    assert all((tmp_path / picture).exists() for picture in pictures)
+
+
+def test_at_the_paper_s_size_the_ratio_is_to_the_paper(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    call("synthetic", *SMALL, "--save", folder)
+    saved = folder / "synthetic-best-3.json"
+    body = json.loads(saved.read_text()) | {"units": 10_000_000, "triggers": 100, "keys": 56_676}
+    saved.write_text(json.dumps(body))
+    call("synthetic", *SMALL, "--preset", "paper", "--save", folder)  # smaller: left out
+    smaller = folder / "synthetic-paper-3.json"
+    smaller.write_text(json.dumps(json.loads(smaller.read_text()) | {"triggers": 100}))
+    assert call("report", folder).exit_code == 0
+    page = (tmp_path / "results.md").read_text()
+    assert "| keys released | 28,338 | – | – | 56,676 | 2.00 |" in page
+    assert "Smaller than the paper's day" not in page
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    assert "--save" in call("report", tmp_path).stderr
+    (tmp_path / "broken.json").write_text("{")
+    assert "broken.json" in call("report", tmp_path).stderr
+
+
+def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
+    """Sent to the whole group, as a terminal does."""
+    command = [sys.executable, "-c", "from dpsqlp.cli import main; main()", "experiment"]
+    process = subprocess.Popen(
+        [*command, "synthetic", "--units", "200000", "--triggers", "100"],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/output/*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "Interrupted."
+    assert "Traceback" not in said
+    assert printed == ""
+    assert list(tmp_path.iterdir()) == []
