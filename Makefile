@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS_VENV := .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: test check unit crash demo mutants bench clean help
+.PHONY: test check unit crash demo mutants bench peers clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -13,6 +15,12 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+$(PEERS_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(PEERS_VENV)/bin/python -m pip install --quiet --editable . --group peers
 	touch $@
 
 test: check unit ## Set up, then formatting, lint, types, import directions and all tests
@@ -39,6 +47,9 @@ bench: $(STAMP) ## Speed of the core and of the whole pipeline, one JSON object 
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/pipeline.py
 
-clean: ## Remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+peers: $(PEERS_STAMP) ## dpsqlp beside PipelineDP and OpenDP; PEERS='--save' keeps the results
+	$(PEERS_VENV)/bin/python benchmarks/peers.py $(PEERS)
+
+clean: ## Remove the environments and caches
+	rm -rf $(VENV) $(PEERS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
