@@ -323,7 +323,7 @@ def main() -> None:
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child and arguments.child[0] == "data":
-        from synthetic import write_day
+        from dpsqlp.experiments.data import write_day
 
         _, folder, units, files = arguments.child
         print(write_day(Path(folder), int(units), KEYS, int(files)))

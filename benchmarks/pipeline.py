@@ -131,10 +131,10 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
                 begin_time = time.perf_counter()
                 step = pipeline.step(state, pipeline.admit(arrived, trigger))
                 if trigger > 2:  # the first delta would hold the whole table
-                    journal.commit(state, step, b"", None)
+                    journal.commit(state, step, bytes, None)
                     times.append(time.perf_counter() - begin_time)
                 else:
-                    journal.commit(state, step, b"", None)
+                    journal.commit(state, step, bytes, None)
         milliseconds = 1000 * float(np.median(times))
         first = first or milliseconds
         print(

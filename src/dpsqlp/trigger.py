@@ -6,7 +6,7 @@ trigger so far, equal for every number of shards and every order of records with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.advance import Released, advance, publish
-from dpsqlp.stages.batch import MicroBatch, Records, admit
+from dpsqlp.stages.batch import MicroBatch, Records, admit, route
 from dpsqlp.stages.bound import Bounded, bound
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.tables.keys import KeyTable
@@ -53,12 +53,18 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A trigger's releases, and what its journal needs."""
+    """What a trigger did to each shard: its releases, and what its journal needs."""
 
-    releases: Releases
+    trigger: int
+    plan: Plan
     groups: dict[Place, Groups]  # the bounded input
     units: dict[Place, Bounded]
-    keys: dict[Place, Rows]  # changed
+    keys: dict[Place, Released]
+
+    @property
+    def releases(self) -> Releases:
+        """The releases of all shards, in an order that does not come from state."""
+        return _collect(self.plan, self.trigger, self.keys)
 
 
 @dataclass(slots=True)
@@ -122,10 +128,11 @@ class Pipeline:
         state.trigger = trigger
         _drop_closed(plan, state, trigger)
         return Step(
-            releases=_collect(plan, trigger, [(place[0], part) for place, _, part in keys]),
+            trigger,
+            plan,
             groups={place: groups for place, groups, _ in keys},
             units={place: bounded for place, bounded, _ in units},
-            keys={place: part.changed for place, _, part in keys},
+            keys={place: released for place, _, released in keys},
         )
 
     def _by_key(self, state: State, trigger: int) -> Iterator[tuple[Place, KeyTable]]:
@@ -170,10 +177,9 @@ def _by_unit(plan: Plan, state: State, records: Records) -> Iterator[tuple[Place
     for period in [0] if plan.periods is None else plan.periods.open(records.trigger):
         if period not in state.units:
             state.units[period] = [UnitTable() for _ in range(state.shards)]
-        members = np.flatnonzero(records.period == period)
-        shards = _shards(records.unit[members], state.shards)
-        for shard, (table, rows) in enumerate(zip(state.units[period], shards, strict=True)):
-            yield (period, shard), table, members[rows]
+        shards = route(records, period, state.shards)
+        for shard, (table, members) in enumerate(zip(state.units[period], shards, strict=True)):
+            yield (period, shard), table, members
 
 
 def _shards(ids: Words, shards: int) -> list[NDArray[np.int64]]:
@@ -191,14 +197,12 @@ def _drop_closed(plan: Plan, state: State, trigger: int) -> None:
         state.units = {period: t for period, t in state.units.items() if period in periods}
 
 
-def _collect(plan: Plan, trigger: int, released: Sequence[tuple[int, Released]]) -> Releases:
-    """All releases of a trigger, in an order that does not come from state."""
-    counts = [len(part.key_text) for _, part in released]
-    window = np.repeat(np.array([w for w, _ in released], np.int64), counts)
-    texts = Encoded.concatenate([part.key_text for _, part in released])
-    values = np.concatenate(
-        [np.empty((0, len(plan.calibration.processes)), np.int64), *(p.values for _, p in released)]
-    )
+def _collect(plan: Plan, trigger: int, released: Mapping[Place, Released]) -> Releases:
+    counts = [len(part.key_text) for part in released.values()]
+    window = np.repeat(np.array([window for window, _ in released], np.int64), counts)
+    texts = Encoded.concatenate([part.key_text for part in released.values()])
+    none = np.empty((0, len(plan.calibration.processes)), np.int64)
+    values = np.concatenate([none, *(part.values for part in released.values())])
     columns = pa.table({"window": window, "key": texts.to_arrow()})
     order = pc.sort_indices(
         columns, sort_keys=[("window", "ascending"), ("key", "ascending")]

@@ -139,7 +139,7 @@ def warm() -> None:
         log = journal.Journal(storage, core, SECRET, 2)
         state = log.load()
         step = core.step(state, core.admit(batch, trigger))
-        log.commit(state, step, b"", None)
+        log.commit(state, step, bytes, None)
 
 
 def main() -> None:

@@ -558,9 +558,9 @@ BOUNDING = [
     Break(
         "a unit spread over shards by key",
         "2: counting and caps use the whole unit",
-        "trigger.py",
-        "_shards(records.unit[members], state.shards)",
-        "_shards(records.key[members], state.shards)",
+        "stages/batch.py",
+        "_route(records.unit, records.period, period, members, sizes)",
+        "_route(records.key, records.period, period, members, sizes)",
         INVARIANTS + "test_a_unit_has_one_state_however_many_shards",
     ),
     Break(
@@ -821,7 +821,7 @@ RELEASE = [
         "        _check_turn(plan, state, trigger)\n"
         "        if len(records) == 0:\n"
         "            state.trigger = trigger\n"
-        "            return Step(_collect(plan, trigger, []), {}, {}, {})\n",
+        "            return Step(trigger, plan, {}, {}, {})\n",
         BAD_INPUT + "test_an_empty_micro_batch_is_a_trigger_like_any_other",
     ),
     Break(
@@ -974,11 +974,11 @@ DURABILITY = [
         "published before it is committed",
         "6: before any byte reaches a sink, the release file is durable",
         "engines/local.py",
-        "        self.journal.commit(self.state, step, release, position, self._threads.map)\n"
-        "        released = self._publish(release)\n",
-        "        self.sink.emit(trigger, pa.ipc.open_stream(release).read_all())\n"
-        "        self.journal.commit(self.state, step, release, position, self._threads.map)\n"
-        "        released = 0\n",
+        "            lambda: serialise(self._release(step.releases)),\n",
+        "            lambda: (\n"
+        "                self.sink.emit(trigger, self._release(step.releases)),\n"
+        "                serialise(self._release(step.releases)),\n"
+        "            )[1],\n",
         ENGINE + "test_nothing_is_published_before_it_is_committed",
     ),
     Break(

@@ -134,8 +134,13 @@ class LocalEngine:
 
         self._unfinished = True  # what is in memory is ahead of the disk, then of the sink
         step = self.core.step(self.state, records, self._threads.map)
-        release = serialise(self._release(step.releases))
-        self.journal.commit(self.state, step, release, position, self._threads.map)
+        release = self.journal.commit(
+            self.state,
+            step,
+            lambda: serialise(self._release(step.releases)),
+            position,
+            self._threads.map,
+        )
         released = self._publish(release)
         self._unfinished = False
         self.source.forget(intent.records)

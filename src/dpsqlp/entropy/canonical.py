@@ -286,8 +286,13 @@ def _write_fixed(tags, words, width, data, cursor):  # type: ignore[no-untyped-d
             data[at] = tags[r]
             at += 1
         if tags[r] != 0:
-            for k in range(width):
-                data[at + k] = (words[r] >> np.uint64(8 * (width - 1 - k))) & np.uint64(255)
+            word = words[r]
+            if width == 8:  # a number of bytes known to the compiler: one store
+                for k in range(8):
+                    data[at + k] = (word >> np.uint64(56 - 8 * k)) & np.uint64(255)
+            else:
+                for k in range(width):
+                    data[at + k] = (word >> np.uint64(8 * (width - 1 - k))) & np.uint64(255)
             at += width
         cursor[r] = at
 

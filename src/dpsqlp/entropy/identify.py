@@ -60,12 +60,18 @@ def _begin(data, offsets, state):  # type: ignore[no-untyped-def]
         length = offsets[row + 1] - begin
         longest = max(longest, length)
         low = np.uint64(0)
-        high = np.uint64(0)
         for byte in range(4):
             low |= np.uint64((length >> (8 * (3 - byte))) & 255) << np.uint64(8 * byte)
-        for byte in range(min(length, 4)):
-            low |= np.uint64(data[begin + byte]) << np.uint64(8 * (byte + 4))
-        for byte in range(4, min(length, _FIRST_BYTES)):
+        word = np.uint64(0)
+        if length >= 8:  # a number of bytes known to the compiler: one load
+            for byte in range(8):
+                word |= np.uint64(data[begin + byte]) << np.uint64(8 * byte)
+        else:
+            for byte in range(length):
+                word |= np.uint64(data[begin + byte]) << np.uint64(8 * byte)
+        low |= word << np.uint64(32)
+        high = word >> np.uint64(32)
+        for byte in range(8, min(length, _FIRST_BYTES)):
             high |= np.uint64(data[begin + byte]) << np.uint64(8 * (byte - 4))
         state[row, 0] = low
         state[row, 1] = high

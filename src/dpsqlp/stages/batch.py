@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -115,6 +116,23 @@ def admit(
     if public is None:
         return records
     return records.subset(np.flatnonzero(public.find(records.key) >= 0))
+
+
+def route(records: Records, period: int, shards: int) -> list[NDArray[np.int64]]:
+    """Where the records of a period's units are, by unit shard, each in ascending order."""
+    members = np.empty((shards, len(records)), np.int64)
+    sizes = np.zeros(shards, np.int64)
+    _route(records.unit, records.period, period, members, sizes)
+    return [row[:size] for row, size in zip(members, sizes, strict=True)]
+
+
+@numba.njit(nogil=True, cache=True)
+def _route(unit, periods, period, members, sizes):  # type: ignore[no-untyped-def]
+    for k in range(len(periods)):
+        if periods[k] == period:
+            shard = np.int64(unit[k, 1] % np.uint64(len(sizes)))
+            members[shard, sizes[shard]] = k
+            sizes[shard] += 1
 
 
 def _plain(batch: MicroBatch) -> MicroBatch:

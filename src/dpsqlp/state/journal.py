@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -158,10 +158,18 @@ class Journal:
         return Intent(body["trigger"], body["records"])
 
     def commit(
-        self, state: State, step: Step, release: bytes, position: Any, each: Each = map
-    ) -> None:
-        """Make a trigger true: deltas, release, then the manifest. Nothing is sent before."""
-        trigger = step.releases.trigger
+        self,
+        state: State,
+        step: Step,
+        release: Callable[[], bytes],
+        position: Any,
+        each: Each = map,
+    ) -> bytes:
+        """Make a trigger true: deltas, release, then the manifest. Nothing is sent before.
+
+        The release, which is returned, is made while threads write the deltas.
+        """
+        trigger = step.trigger
         open_tables: dict[str, Any] = {
             f"{kind}/{item}/{shard}": table
             for kind, tables in (("units", state.units), ("keys", state.keys))
@@ -171,7 +179,7 @@ class Journal:
         changes: dict[str, Any] = {
             f"units/{i}/{s}": change for (i, s), change in step.units.items()
         }
-        changes |= {f"keys/{i}/{s}": change for (i, s), change in step.keys.items()}
+        changes |= {f"keys/{i}/{s}": part.changed for (i, s), part in step.keys.items()}
         digests = each(input_digest, [groups for _, groups in sorted(step.groups.items())])
 
         def write(name: str) -> tuple[str, TableLog]:
@@ -186,18 +194,21 @@ class Journal:
             kept = log.files if suffix == "delta" else ()
             return name, TableLog(len(open_tables[name]), (*kept, file))
 
-        logs = dict(each(write, list(open_tables)))
+        writing = each(write, list(open_tables))
+        released = release()
+        logs = dict(writing)
         before = self.manifest.files()
         self.manifest = replace(
             self.manifest,
             trigger=trigger,
             position=position,
             input_digest=digest([text.encode() for text in digests]),
-            release=self._write(f"releases/{trigger}.arrow", [release]),
+            release=self._write(f"releases/{trigger}.arrow", [released]),
             tables=logs,
         )
         self.storage.put("manifest.json", [seal(asdict(self.manifest) | {"format": FORMAT})])
         list(each(self.storage.delete, sorted(before - self.manifest.files())))
+        return released
 
     def release(self) -> bytes | None:
         """The release of the last committed trigger, for the sinks."""
