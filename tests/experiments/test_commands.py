@@ -72,9 +72,9 @@ def test_fresh_noise_on_the_same_day() -> None:
 def test_baselines_lose_against_one_mechanism() -> None:
     body = answer("baselines", "--units", "5000", "--keys", "20", "--triggers", "50")
     keys = {row["baseline"]: row["keys"] for row in body["rows"]}
-    assert list(keys) == ["repeated", "incremental", "repeated, Gaussian"]
+    assert list(keys) == ["repeated", "incremental", "repeated, improved"]
     assert keys["repeated"] == 0
-    assert keys["repeated, Gaussian"] == 20
+    assert keys["repeated, improved"] == 20
 
 
 def test_sweep() -> None:
@@ -109,7 +109,7 @@ def test_real(tmp_path: Path) -> None:
     records = write_day(tmp_path, 2000, 20, 1)
     file = tmp_path / "part-00000.parquet"
     body = answer("real", file, "--triggers", "3", "--contributions", "8", "--selections", "4")
-    methods = ["paper", "tree", "best", "repeated", "incremental", "repeated, Gaussian"]
+    methods = ["paper", "tree", "best", "repeated", "incremental", "repeated, improved"]
     assert [row["method"] for row in body["rows"]] == methods
     assert (body["records"], body["units"], body["true_keys"]) == (records, 2000, 20)
     assert (body["C"], body["c"], body["Cs"]) == (8, 1, 4)

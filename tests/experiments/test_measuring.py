@@ -27,6 +27,7 @@ from dpsqlp.experiments.oneshot import (
     budgets,
     composed_delta,
     each_budget,
+    improved,
     one_shot,
 )
 from dpsqlp.experiments.replay import replay
@@ -186,14 +187,24 @@ def test_the_repeated_budget_is_the_largest() -> None:
 
 def test_one_execution_keeps_its_budget_and_no_more() -> None:
     noise = one_shot(6.0, 1e-9, 32)
-    third = pytest.approx(1e-9 / 3, rel=1e-6)
-    assert delta_of(3.0, math.sqrt(32) / noise.selection_sigma) == third
-    assert delta_of(3.0, 32 / noise.count_sigma) == third
-    assert 32 * ndtr((1 - noise.threshold) / noise.selection_sigma) == third
+    half = pytest.approx(1e-9 / 2, rel=1e-6)
+    assert delta_of(6.0, 32 / noise.count_sigma) == half
+    chances = [
+        keys * ndtr((32 / keys - noise.threshold) / noise.count_sigma) for keys in range(1, 33)
+    ]  # of a release, for a unit that has so many keys to itself
+    assert max(chances) == half
     several = budgets(6.0, 1e-9, 32, 100)
     assert several["incremental"] == noise
-    assert several["repeated, Gaussian"].count_sigma == pytest.approx(10 * noise.count_sigma)
-    assert several["repeated"].count_sigma > several["repeated, Gaussian"].count_sigma
+    assert several["repeated"].count_sigma > 10 * noise.count_sigma
+
+
+def test_the_improved_baseline_keeps_its_budget_and_no_more() -> None:
+    noise = improved(6.0, 1e-9, 32, 100)
+    third = pytest.approx(1e-9 / 3, rel=1e-6)
+    assert noise.selection_sigma is not None
+    assert delta_of(3.0, 10 * math.sqrt(32) / noise.selection_sigma) == third
+    assert delta_of(3.0, 10 * 32 / noise.count_sigma) == third
+    assert 32 * 100 * ndtr((1 - noise.threshold) / noise.selection_sigma) == third
 
 
 def test_baselines_group_bounded_data(tmp_path: Path) -> None:
@@ -202,14 +213,17 @@ def test_baselines_group_bounded_data(tmp_path: Path) -> None:
     write_part(tmp_path, 0, np.array([1, 2, 1, 3, 4, 1]), np.array([7, 7, 8, 8, 7, 7]), times)
     stream = Stream(f"{tmp_path}/*.parquet", 6)
     bounded = Bounded(stream, 2, 2, tmp_path)
-    exact = OneShot(selection_sigma=1e-9, threshold=1.5, count_sigma=1e-9)
+    by_units = OneShot(count_sigma=1e-9, threshold=1.5, selection_sigma=1e-9)
+    by_count = OneShot(count_sigma=1e-9, threshold=2.5)
 
-    def released(name: str) -> dict[int, float]:
-        rows = bounded.histogram(name, exact, 1).to_pylist()
+    def released(name: str, noise: OneShot = by_units) -> dict[int, float]:
+        rows = bounded.histogram(name, noise, 1).to_pylist()
         return {row["key"]: round(row["n"], 6) for row in rows}
 
     assert released("repeated") == {7: 3.0, 8: 2.0}
     assert released("incremental") == {7: 2.0}  # 8 has one unit in each batch
+    assert released("repeated", by_count) == {7: 3.0}
+    assert released("incremental", by_count) == {}
     bounded.close()
 
 
