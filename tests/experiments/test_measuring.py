@@ -114,7 +114,7 @@ def test_options_reach_the_query() -> None:
     assert (query.epsilon, query.delta, query.caps) == (2.0, 1e-10, Caps(3, 2, 1))
     assert (query.minimum, query.triggers, query.processes) == (50, 96, ())
     assert query.unit_names == ("user_id", "key")
-    assert query_of(preset("best", 6.0, 1e-9, 32), 100).selection_share == 0.85
+    assert query_of(preset("best", 6.0, 1e-9, 32), 100).selection_share == 0.8
 
 
 @pytest.mark.parametrize(("epsilon", "mean"), [(1.0, 97), (3.0, 35), (10.0, 13)])

@@ -219,7 +219,7 @@ def real(
     ] = None,
     selection_share: Annotated[
         float, typer.Option(help="Part of the budget for selection, of the preset best.")
-    ] = 0.85,
+    ] = 0.8,
     seed: Annotated[int, typer.Option(help="Seed of the baselines' noise.")] = 1,
     threads: Threads = 2,
     as_json: Json = False,

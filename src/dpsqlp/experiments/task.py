@@ -82,7 +82,7 @@ def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -
     """The options of a preset at [C] contributions."""
     if name == "best":
         caps = Caps(contributions, 1, min(6, contributions))
-        return Options(epsilon, delta, caps, selection_share=0.85)
+        return Options(epsilon, delta, caps, selection_share=0.8)
     caps = Caps(contributions, contributions, contributions)
     return Options(
         epsilon, delta, caps, mechanism="tree", release="threshold", published=name == "paper"

@@ -52,6 +52,7 @@ class PrivacyOptions:
     period_us: int | None
     period_node: exp.Expr | None
     caps: Caps
+    selections_given: bool
     minimum: int
     selection_share: float
     public_groups: exp.Expr | None  # the name of a public table
@@ -140,10 +141,11 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
 
     reader = _Reader(text, given)
     records = reader.integer("max_rows_contributed", 1, None)
+    few = math.isqrt(records - 1) + 1  # the root, rounded up
     caps = Caps(
         records=records,
         records_per_key=reader.integer("max_rows_per_group", records, records),
-        selections=reader.integer("max_selections_contributed", records, records),
+        selections=reader.integer("max_selections_contributed", few, records),
     )
     unit = reader.columns("privacy_unit_column")
     period = given.get("privacy_unit_period")
@@ -156,6 +158,7 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
         period_us=None if period is None else interval_us(text, period.expression),
         period_node=period,
         caps=caps,
+        selections_given="max_selections_contributed" in given,
         minimum=reader.integer("min_privacy_units_per_group", 1, None) - 1,
         selection_share=reader.number("group_selection_share", 0.5, 0.0, 1.0),
         public_groups=reader.public_groups(),

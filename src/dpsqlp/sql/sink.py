@@ -6,12 +6,14 @@ is released) are the only parts of the user's SQL that reach an engine. Between 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
+from dpsqlp.accounting.model import Caps, Process
 from dpsqlp.entropy.canonical import encode, kind_of
 from dpsqlp.sql.aggregates import Aggregates, default_name
 from dpsqlp.sql.clock import read_emit
@@ -100,7 +102,7 @@ def compile_query(
         period_us=options.period_us,
         epsilon=options.epsilon,
         delta=options.delta,
-        caps=options.caps,
+        caps=_caps(options, aggregates.processes),
         minimum=options.minimum,
         selection_share=options.selection_share,
         mechanism=options.mechanism,
@@ -110,6 +112,14 @@ def compile_query(
         outputs=outputs,
         event_column=_event_column(select, source, timestamp),
     )
+
+
+def _caps(options: PrivacyOptions, processes: Sequence[Process]) -> Caps:
+    """The caps; by default a count of distinct units leaves out none that a row is kept of."""
+    distinct = any(process.kind == "distinct" for process in processes)
+    if distinct and not options.selections_given:
+        return replace(options.caps, selections=options.caps.records)
+    return options.caps
 
 
 def _event_column(select: exp.Select, source: SourceDef, timestamp: exp.Expr | None) -> str | None:

@@ -1,0 +1,32 @@
+"""What a user gets who gives only epsilon, delta and C (docs/experiments.md says why)."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpsqlp.accounting import Caps
+from dpsqlp.sql import compile_script
+
+
+def caps(select: str, options: str) -> Caps:
+    script = f"""
+    CREATE SOURCE s (u TEXT, k TEXT, ts TIMESTAMP) WITH (connector = 'files', path = '*.csv');
+    CREATE SINK t WITH (connector = 'stdout') AS
+    SELECT WITH DIFFERENTIAL_PRIVACY
+      OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = u, {options}) {select}
+    FROM s GROUP BY k, TUMBLE(ts, INTERVAL 1 DAY) EMIT EVERY INTERVAL 1 HOUR
+    """
+    [sink] = compile_script(script).sinks
+    return sink.query.caps
+
+
+@pytest.mark.parametrize(("rows", "votes"), [(1, 1), (2, 2), (4, 2), (5, 3), (32, 6), (100, 10)])
+def test_votes_are_the_root_of_rows(rows: int, votes: int) -> None:
+    assert caps("k, COUNT(*)", f"max_rows_contributed = {rows}") == Caps(rows, rows, votes)
+
+
+def test_a_count_of_units_leaves_out_none() -> None:
+    select = "k, COUNT(DISTINCT u)"
+    assert caps(select, "max_rows_contributed = 32") == Caps(32, 32, 32)
+    given = "max_rows_contributed = 32, max_selections_contributed = 5"
+    assert caps(select, given) == Caps(32, 32, 5)
