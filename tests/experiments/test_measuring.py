@@ -15,8 +15,9 @@ import pytest
 from scipy.special import ndtr
 
 from dpsqlp.accounting import Caps, delta_of, epsilon_spent, paper_calibration
-from dpsqlp.engines.pipeline import description
-from dpsqlp.errors import DpsqlpError, SourceError
+from dpsqlp.engines.pipeline import create_pipeline, description
+from dpsqlp.engines.script import open_engine
+from dpsqlp.errors import DpsqlpError, SourceError, StateError
 from dpsqlp.experiments import apart
 from dpsqlp.experiments.data import DAY_US, START_US, write_day, write_part, write_visits
 from dpsqlp.experiments.histogram import Errors, errors, last_releases, true_histogram
@@ -158,6 +159,15 @@ def test_a_run_uses_the_preset_s_plan_from_files_to_files(tmp_path: Path) -> Non
     assert figures.keys == 20
     dropped = records - 3000 * 8  # at least; the rest of the error is noise
     assert max(dropped, 0) <= figures.l1 < records
+
+    # It carries no promise, so the query by itself does not go on with it, nor begin over it.
+    work = tmp_path / "work"
+    [sink] = compile_script(script(stream, options, 3, work / "output")).sinks
+    with pytest.raises(StateError, match="are not those this state was made with"):
+        open_engine(sink, state=work / "state", secret=work / "secret", folder=work)
+    storage = LocalStorage(work / "state" / "counts")
+    with pytest.raises(StateError, match="others are there"):
+        create_pipeline(storage, sink.query, plan, bytes(32), 0, 2)
 
 
 def test_composition_is_that_of_all_outcomes() -> None:

@@ -540,6 +540,22 @@ BOUNDING = [
         BOUND + "test_units_with_many_pairs_equal_the_twin",
     ),
     Break(
+        "c forgotten when a list becomes a hash table",
+        "8: c off across two micro-batches",
+        "stages/bound.py",
+        "np.int64(entry >> np.uint64(32)))] = entry\n",
+        "np.int64(entry >> np.uint64(32)))] = entry & np.uint64(0xFFFFFFFF00000000)\n",
+        BOUND + "test_units_with_many_pairs_equal_the_twin",
+    ),
+    Break(
+        "a file left out that has records of the span",
+        "1: a trigger reads the records of its span",
+        "sources/files.py",
+        "max(last, high + 1)",
+        "max(last, low)",
+        "sources/test_files.py::test_a_file_without_times_in_the_span_is_not_missed[us]",
+    ),
+    Break(
         "caps forgotten after each trigger",
         "2: without a period unit state is never dropped",
         "trigger.py",

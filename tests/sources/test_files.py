@@ -137,6 +137,44 @@ def test_a_file_without_times_in_the_span_is_not_missed(unit: str, tmp_path: Pat
         }
 
 
+@pytest.mark.parametrize("unit", ["us", "ns", "us UTC", "int96"])
+def test_no_timestamp_stops_a_run(unit: str, tmp_path: Path) -> None:
+    """Years past 9999, before Christ, infinity: read, and outside of every span."""
+    extremes = [2**62, -(2**62), 2**63 - 1, -(2**63) + 1, 253402300800 * 10**6, -5]
+    zone = "UTC" if unit == "us UTC" else None
+    kind = pa.timestamp("ns" if unit in ("ns", "int96") else "us", zone)
+    midnight = 1704067200 * 10**6
+    good = midnight * (1000 if kind.unit == "ns" else 1)
+    for number, extreme in enumerate(extremes):
+        ts = pa.array([extreme, good], kind)
+        table = pa.table({"unit": ["far", "near"], "a": [0, 0], "ts": ts})
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(table, path, use_deprecated_int96_timestamps=unit == "int96")
+    files = source(tmp_path, "*.parquet", "ts")
+    got = read(files, files.take(files.begin(), 1, (midnight, midnight + 1)))
+    assert [row[0] for row in got] == ["near"] * len(extremes)
+
+
+def test_times_are_those_of_the_right_column(tmp_path: Path) -> None:
+    """Past a column with two leaves, and whatever the case of its name."""
+    midnight = 1704067200 * 10**6
+    other = pa.array([0], pa.timestamp("us"))
+    table = pa.table(
+        {
+            "unit": ["u"],
+            "pair": pa.StructArray.from_arrays([other, other], ["x", "y"]),
+            "a": [0],
+            "TS": pa.array([midnight], pa.timestamp("us")),
+        }
+    )
+    pq.write_table(table, tmp_path / "1.parquet")
+    pq.write_table(table.drop_columns(["pair"]), tmp_path / "2.parquet")
+    files = source(tmp_path, "*.parquet", "ts")
+    got = read(files, files.take(files.begin(), 1, (midnight, midnight + 1)))
+    assert [row[0] for row in got] == ["u", "u"]
+    assert read(files, files.take(files.begin(), 1, (0, 1))) == []
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
 def test_a_folder_that_grows_hands_out_each_file_once(suffix: str, tmp_path: Path) -> None:
     """Whatever its name sorts by, each file belongs to exactly one trigger."""

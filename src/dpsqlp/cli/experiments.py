@@ -232,6 +232,8 @@ def real(
     convenience: in production the span is public, or the data would decide about time. Each method
     is accounted for by itself, and the truth is shown: for data that you may look at.
     """
+    if max(records_per_key, selections or 1) > contributions:
+        raise typer.BadParameter("--records-per-key and --selections are at most --contributions.")
 
     def work(progress: Report) -> Result:
         from dpsqlp.experiments.real import run_real

@@ -45,12 +45,6 @@ def open_pipeline(storage: Storage, query: Query, key: bytes, now: int, shards: 
             )
         secret = Secret(key, bytes.fromhex(body["instance"]))
         return Created(plan, secret, body["created"], body["shards"])
-    if any(not name.endswith(TEMPORARY) for name in storage.list()):
-        raise StateError(
-            f"The state file {_NAME} is missing, and others are there. Nothing was changed. Restore"
-            " the whole folder from a copy made since the last trigger, or begin a new pipeline in"
-            " an empty one, which spends again."
-        )
     return create_pipeline(storage, query, make_plan(query), key, now, shards)
 
 
@@ -58,6 +52,12 @@ def create_pipeline(
     storage: Storage, query: Query, plan: Plan, key: bytes, now: int, shards: int
 ) -> Created:
     """A new pipeline with this plan, in an empty storage. The engine reads it back."""
+    if any(not name.endswith(TEMPORARY) for name in storage.list()):
+        raise StateError(
+            f"The state file {_NAME} is missing, and others are there. Nothing was changed. Restore"
+            " the whole folder from a copy made since the last trigger, or begin a new pipeline in"
+            " an empty one, which spends again."
+        )
     schedule = Schedule.of(query, plan.triggers, now)
     secret = Secret(key, Secret.new().instance)
     body = {

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ def replay(
     """Run a stream through the engine; releases go to `work`/output."""
     [sink] = compile_script(script(stream, options, triggers, work / "output")).sinks
     begin = time.perf_counter()
-    if options.published:
+    if options.published:  # under a name of its own: no run takes such a state for a private one
+        named = f"{sink.query.normal_form} -- calibrated as published, which carries no promise"
+        sink = replace(sink, query=replace(sink.query, normal_form=named))
         key = load_secret(work / "secret", storage_is_new=True)
         storage = LocalStorage(work / "state" / SINK)
         plan = plan_of(sink.query, options)

@@ -14,6 +14,7 @@ line breaks within quotes: there, one unit's quote could swallow the rows of oth
 from __future__ import annotations
 
 import csv
+import json
 import math
 from glob import escape, glob, has_magic
 from itertools import groupby, takewhile
@@ -32,6 +33,7 @@ from dpsqlp.sql.query import SourceDef
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON = (".json", ".jsonl", ".ndjson")
 _SUFFIXES = (".parquet", *_DELIMITERS, *_JSON)
+_PER_MILLISECOND = {"milliseconds": 1, "microseconds": 10**3, "nanoseconds": 10**6}
 _HALF_WRITTEN = (".tmp", ".part", ".partial", ".writing", ".inprogress")
 # Lines as they are: a line that is too long or no UTF-8 is left out, one with chr(1) is cut there.
 _LINES = (
@@ -185,18 +187,22 @@ def _times(path: Path, column: str) -> tuple[float, float]:
     metadata = pq.read_metadata(path)
     names = [name.lower() for name in metadata.schema.to_arrow_schema().names]
     place = names.index(column.lower())
-    if metadata.num_columns != len(names) or metadata.schema.column(place).logical_type.type != (
-        "TIMESTAMP"
-    ):
+    if metadata.num_columns != len(names):  # nested columns have places of their own
+        return unknown
+    unit = json.loads(metadata.schema.column(place).logical_type.to_json()).get("timeUnit")
+    if unit not in _PER_MILLISECOND:
         return unknown
     first, last = math.inf, -math.inf
     for group in range(metadata.num_row_groups):
         statistics = metadata.row_group(group).column(place).statistics
         if statistics is None or not statistics.has_min_max:
             return unknown
-        edges = pa.array([statistics.min, statistics.max]).cast(pa.timestamp("us"), safe=False)
-        low, high = edges.cast(pa.int64()).to_pylist()
-        first, last = min(first, low), max(last, high + 1)  # a rest of nanoseconds is cut off
+        # Whole numbers: a datetime ends at the year 9999, and no record may stop a run.
+        low, high = (
+            edge * _PER_MILLISECOND["microseconds"] // _PER_MILLISECOND[unit]
+            for edge in (statistics.min_raw, statistics.max_raw)
+        )
+        first, last = min(first, low), max(last, high + 1)  # nanoseconds are rounded
     return first, last
 
 
