@@ -116,9 +116,10 @@ def test_real(tmp_path: Path) -> None:
     assert "convenience" in body["notes"][0]
     assert str(tmp_path) not in json.dumps(body)
     assert "production" in call("real", "--help").output
-    refused = call("real", file, "--contributions", "2", "--selections", "4")
-    assert refused.exit_code == 1
-    assert "max_rows_contributed" in refused.stderr
+    for option in ("--selections", "--records-per-key"):
+        refused = call("real", file, "--contributions", "2", option, "4")
+        assert refused.exit_code == 2
+        assert "at most" in refused.stderr
 
 
 def test_scale() -> None:
