@@ -130,10 +130,9 @@ class LocalEngine:
         rows, records = self._records(intent)
         self.records += rows
         position = self.source.after(self._position, intent.records)
-        self._read_ahead(trigger, position)
-
         self._unfinished = True  # what is in memory is ahead of the disk, then of the sink
         step = self.core.step(self.state, records, self._threads.map)
+        self._read_ahead(trigger, position)  # while the disk is waited for
         release = self.journal.commit(
             self.state,
             step,
