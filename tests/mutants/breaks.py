@@ -551,8 +551,8 @@ BOUNDING = [
         "a file left out that has records of the span",
         "1: a trigger reads the records of its span",
         "sources/files.py",
-        "max(last, high + 1)",
-        "max(last, low)",
+        "return first < high and last >= low",
+        "return low <= first < high",
         "sources/test_files.py::test_a_file_without_times_in_the_span_is_not_missed[us]",
     ),
     Break(
