@@ -17,7 +17,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SourceError, SqlError, StateError, TriggerError
 from dpsqlp.sinks.base import Collected
 from dpsqlp.sources.pushed import PushedSource
-from dpsqlp.state.journal import read_manifest
+from dpsqlp.state.journal import Intent, read_manifest
 from dpsqlp.state.storage import LocalStorage
 from running import (
     HOUR,
@@ -469,6 +469,25 @@ def test_the_script_says_what_is_wrong(tmp_path: Path) -> None:
     for wrong in (script(source="connector = 'kafka'"), script(sink="connector = 'kafka'")):
         with pytest.raises(SqlError, match=r"Use one of .*python"):
             made(tmp_path, wrong)
+
+
+def test_what_was_read_ahead_for_another_intent_is_not_used(tmp_path: Path) -> None:
+    """A trigger computes on the records that its durable intent names, and on no others."""
+    rows = records(2, START, START + HOUR)
+    write(tmp_path / "in" / "a.parquet", rows)
+    engine = made(tmp_path, script(emit=replay(START, START + HOUR)))
+    engine.step()
+    intent, _ = engine._ahead[0]
+    low, _ = intent.records["span"]
+    other = Intent(intent.trigger, intent.records | {"span": [low, low]})
+    engine._ahead[0] = (other, engine._reader.submit(engine._read, other))
+    before = engine.records
+    engine.step()
+    low, high = intent.records["span"]
+    expected = sum(at is not None and low <= at < high for *_, at in rows)
+    assert expected > 0
+    assert engine.records - before == expected
+    engine.close()
 
 
 def test_nothing_is_published_before_it_is_committed(tmp_path: Path) -> None:
