@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: test check unit crash demo mutants bench peers clean help
+.PHONY: test services check unit crash demo mutants bench peers clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -23,7 +23,11 @@ $(PEERS_STAMP): pyproject.toml
 	$(PEERS_VENV)/bin/python -m pip install --quiet --editable . --group peers
 	touch $@
 
-test: check unit ## Set up, then formatting, lint, types, import directions and all tests
+test: services check unit ## Set up, then formatting, lint, types, import directions and all tests
+
+services: ## What the tests start servers with: a Java for Spark, from Debian's packages if there is none
+	@java -version >/dev/null 2>&1 || (apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless) \
+	  || { echo "Spark's tests need Java 17 or 21: install one and put it on the PATH."; exit 1; }
 
 check: $(STAMP) ## Formatting, lint, types, import directions
 	$(BIN)/ruff format --check .
