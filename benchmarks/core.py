@@ -108,8 +108,8 @@ def bench_advance(triggers: int, keys: int) -> None:
         ]
         return 10 * float(np.median(times))
 
-    run(pipeline.key_table(State(), 0, 0), numbers[:1000], 1)  # compile
-    table = pipeline.key_table(State(), 0, 0)
+    run(pipeline.new_key_table(0, 1), numbers[:1000], 1)  # compile
+    table = pipeline.new_key_table(0, 1)
     first = run(table, numbers, 1)
     again = run(table, np.random.default_rng(3).permutation(numbers), 2)
     report(
@@ -161,7 +161,8 @@ def bench_trigger(sizes: list[int], touched: int) -> None:
     median = []
     for size in sizes:
         pipeline, state = Pipeline(plan(10), SECRET), State()
-        table = pipeline.key_table(state, 0, 0)
+        table = pipeline.new_key_table(0, 1)
+        state.keys[0] = [table]
         for begin in range(0, size, 500_000):
             numbers = np.arange(begin, min(begin + 500_000, size))
             advance(pipeline.plan, pipeline.noises, table, groups(pipeline, numbers), 0, 1)

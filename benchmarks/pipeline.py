@@ -118,7 +118,8 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
     for size in sizes:
         dice = np.random.default_rng(2)
         pipeline, state = Pipeline(plan(20), SECRET), State(1, 1)
-        table = pipeline.key_table(state, 0, 0)
+        table = pipeline.new_key_table(0, 1)
+        state.keys[0] = [table]
         for begin in range(0, size, 500_000):
             cold = groups(pipeline, np.arange(begin, min(begin + 500_000, size)))
             advance(pipeline.plan, pipeline.noises, table, cold, 0, 1)
@@ -131,10 +132,10 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
                 begin_time = time.perf_counter()
                 step = pipeline.step(state, pipeline.admit(arrived, trigger))
                 if trigger > 2:  # the first delta would hold the whole table
-                    journal.commit(state, step, bytes, None)
+                    journal.commit(journal.save(state, step), b"", None)
                     times.append(time.perf_counter() - begin_time)
                 else:
-                    journal.commit(state, step, bytes, None)
+                    journal.commit(journal.save(state, step), b"", None)
         milliseconds = 1000 * float(np.median(times))
         first = first or milliseconds
         print(

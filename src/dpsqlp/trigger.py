@@ -6,7 +6,7 @@ trigger so far, equal for every number of shards and every order of records with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +19,14 @@ from dpsqlp.accounting.model import SELECTION
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.noise import Noise
-from dpsqlp.entropy.prf import Words
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.advance import Released, advance, publish
-from dpsqlp.stages.batch import MicroBatch, Records, admit, route
+from dpsqlp.stages.batch import MicroBatch, Records, admit
 from dpsqlp.stages.bound import Bounded, bound
 from dpsqlp.stages.combine import Groups, combine, merge
+from dpsqlp.stages.route import key_shards, route
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.table import ID_FIELDS, Table
 from dpsqlp.tables.units import UnitTable
@@ -63,8 +63,14 @@ class Step:
 
     @property
     def releases(self) -> Releases:
-        """The releases of all shards, in an order that does not come from state."""
-        return _collect(self.plan, self.trigger, self.keys)
+        """The releases of all shards."""
+        parts = self.keys.values()
+        counts = [len(part.key_text) for part in parts]
+        window = np.repeat(np.array([window for window, _ in self.keys], np.int64), counts)
+        texts = Encoded.concatenate([part.key_text for part in parts])
+        none = np.empty((0, len(self.plan.calibration.processes)), np.int64)
+        values = np.concatenate([none, *(part.values for part in parts)])
+        return collect(self.plan, self.trigger, window, texts, values)
 
 
 @dataclass(slots=True)
@@ -105,57 +111,65 @@ class Pipeline:
 
     def step(self, state: State, records: Records, each: Each = map) -> Step:
         """Run one trigger and tell what it changed. `each` is map, or maps shards in threads."""
-        plan, trigger = self.plan, records.trigger
-        _check_turn(plan, state, trigger)
+        trigger = records.trigger
+        _check_turn(self.plan, state, trigger)
 
         def by_unit(task: tuple[Place, UnitTable, Rows]) -> tuple[Place, Bounded, Groups]:
             place, table, members = task
-            bounded = bound(plan, table, records, members)  # what the caps allow, with votes
-            return place, bounded, combine(plan, records, bounded)  # (key, window, prev): sums
+            return place, *self.by_unit(table, records, members)
 
-        units = list(each(by_unit, list(_by_unit(plan, state, records))))
+        units = list(each(by_unit, list(_by_unit(self.plan, state, records))))
         parts = [part for _, _, part in units]
 
         def by_key(task: tuple[Place, KeyTable]) -> tuple[Place, Groups, Released]:
             (window, shard), table = task
             groups = merge(parts, window, shard, state.shards)
-            index = trigger - plan.windows.first(window)
-            released = advance(plan, self.noises, table, groups, window, index)
-            return (window, shard), groups, released
+            return (window, shard), groups, self.by_key(table, groups, window, trigger)
 
         keys = list(each(by_key, list(self._by_key(state, trigger))))
 
         state.trigger = trigger
-        _drop_closed(plan, state, trigger)
+        _drop_closed(self.plan, state, trigger)
         return Step(
             trigger,
-            plan,
+            self.plan,
             groups={place: groups for place, groups, _ in keys},
             units={place: bounded for place, bounded, _ in units},
             keys={place: released for place, _, released in keys},
         )
 
+    def by_unit(self, table: UnitTable, records: Records, members: Rows) -> tuple[Bounded, Groups]:
+        """Keep what the caps allow of a shard's records, with votes; group by (key, window)."""
+        bounded = bound(self.plan, table, records, members)
+        return bounded, combine(self.plan, records, bounded)
+
+    def by_key(self, table: KeyTable, groups: Groups, window: int, trigger: int) -> Released:
+        """Add a shard's groups to its keys, select and release."""
+        index = trigger - self.plan.windows.first(window)
+        return advance(self.plan, self.noises, table, groups, window, index)
+
     def _by_key(self, state: State, trigger: int) -> Iterator[tuple[Place, KeyTable]]:
         """The keys of every open (window, shard)."""
         for window in self.plan.windows.open(trigger):
-            for shard in range(state.shards):
-                yield (window, shard), self.key_table(state, window, shard)
+            if window not in state.keys:
+                state.keys[window] = [
+                    self.new_key_table(shard, state.shards) for shard in range(state.shards)
+                ]
+            for shard, table in enumerate(state.keys[window]):
+                yield (window, shard), table
 
     def empty_key_table(self) -> KeyTable:
         """A table without keys."""
         processes = len(self.plan.calibration.processes)
         return KeyTable(processes, [self.plan.mechanism.state_size] * processes)
 
-    def key_table(self, state: State, window: int, shard: int) -> KeyTable:
-        """The keys of a window and shard; made, with its public keys, when it first opens."""
-        if window not in state.keys:
-            state.keys[window] = [self.empty_key_table() for _ in range(state.shards)]
-            if self.public is not None:
-                for table, members in zip(
-                    state.keys[window], _shards(self.public_ids, state.shards), strict=True
-                ):
-                    publish(table, self.public_ids[members], self.public_texts.take(members))
-        return state.keys[window][shard]
+    def new_key_table(self, shard: int, shards: int) -> KeyTable:
+        """A shard of a window that opens: its public keys are in it."""
+        table = self.empty_key_table()
+        if self.public is not None:
+            members = np.flatnonzero(key_shards(self.public_ids, shards) == shard)
+            publish(table, self.public_ids[members], self.public_texts.take(members))
+        return table
 
 
 def _check_turn(plan: Plan, state: State, trigger: int) -> None:
@@ -177,15 +191,9 @@ def _by_unit(plan: Plan, state: State, records: Records) -> Iterator[tuple[Place
     for period in [0] if plan.periods is None else plan.periods.open(records.trigger):
         if period not in state.units:
             state.units[period] = [UnitTable() for _ in range(state.shards)]
-        shards = route(records, period, state.shards)
+        shards = route(records.home, records.period, period, state.shards)
         for shard, (table, members) in enumerate(zip(state.units[period], shards, strict=True)):
             yield (period, shard), table, members
-
-
-def _shards(ids: Words, shards: int) -> list[NDArray[np.int64]]:
-    """The positions that belong to each shard."""
-    home = ids[:, 1] % np.uint64(shards)
-    return [np.flatnonzero(home == shard) for shard in range(shards)]
 
 
 def _drop_closed(plan: Plan, state: State, trigger: int) -> None:
@@ -197,13 +205,15 @@ def _drop_closed(plan: Plan, state: State, trigger: int) -> None:
         state.units = {period: t for period, t in state.units.items() if period in periods}
 
 
-def _collect(plan: Plan, trigger: int, released: Mapping[Place, Released]) -> Releases:
-    counts = [len(part.key_text) for part in released.values()]
-    window = np.repeat(np.array([window for window, _ in released], np.int64), counts)
-    texts = Encoded.concatenate([part.key_text for part in released.values()])
-    none = np.empty((0, len(plan.calibration.processes)), np.int64)
-    values = np.concatenate([none, *(part.values for part in released.values())])
-    columns = pa.table({"window": window, "key": texts.to_arrow()})
+def collect(
+    plan: Plan,
+    trigger: int,
+    window: NDArray[np.int64],
+    key_text: Encoded,
+    values: NDArray[np.int64],
+) -> Releases:
+    """Released rows of all shards, in an order that does not come from state."""
+    columns = pa.table({"window": window, "key": key_text.to_arrow()})
     order = pc.sort_indices(
         columns, sort_keys=[("window", "ascending"), ("key", "ascending")]
     ).to_numpy()
@@ -213,6 +223,6 @@ def _collect(plan: Plan, trigger: int, released: Mapping[Place, Released]) -> Re
         trigger=trigger,
         window=window[order],
         index=trigger - window[order] * stride,
-        key_text=texts.take(order),
+        key_text=key_text.take(order),
         values=values[order],
     )

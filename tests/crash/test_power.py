@@ -13,7 +13,7 @@ from dpsqlp.sinks.base import FileSink
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
-from dpsqlp.state import journal
+from dpsqlp.state import shards
 from dpsqlp.state.storage import LocalStorage
 from running import HOUR, SECRET, START, FakeClock, Record, replay, script, write
 from state.disks import Crash, FakeDisk
@@ -24,7 +24,7 @@ STATE, OUT = Path("/state"), Path("/out")
 @pytest.fixture(autouse=True)
 def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots come often enough to be seen."""
-    monkeypatch.setattr(journal, "_SNAPSHOT_FILES", 2)
+    monkeypatch.setattr(shards, "_SNAPSHOT_FILES", 2)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError
 from dpsqlp.sql import compile_script
 from dpsqlp.stages.batch import MicroBatch
-from dpsqlp.state import journal
+from dpsqlp.state import journal, shards
 from dpsqlp.state.storage import LocalDisk, LocalStorage
 from dpsqlp.trigger import Pipeline
 from plans import COUNT, SECRET, make_plan
@@ -139,12 +139,12 @@ def warm() -> None:
         log = journal.Journal(storage, core, SECRET, 2)
         state = log.load()
         step = core.step(state, core.admit(batch, trigger))
-        log.commit(state, step, bytes, None)
+        log.commit(log.save(state, step), b"", None)
 
 
 def main() -> None:
     """Fork a child for each command; reap it when told, so that its pid stays its own."""
-    journal._SNAPSHOT_FILES = 2  # snapshots come often enough to be seen
+    shards._SNAPSHOT_FILES = 2  # snapshots come often enough to be seen
     warm()
     for line in sys.stdin:
         command = json.loads(line)

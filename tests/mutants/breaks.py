@@ -575,8 +575,8 @@ BOUNDING = [
         "a unit spread over shards by key",
         "2: counting and caps use the whole unit",
         "stages/batch.py",
-        "_route(records.unit, records.period, period, members, sizes)",
-        "_route(records.key, records.period, period, members, sizes)",
+        "home=unit_homes(batch.unit, len(window))",
+        "home=unit_homes(batch.key, len(window))",
         INVARIANTS + "test_a_unit_has_one_state_however_many_shards",
     ),
     Break(
@@ -833,11 +833,11 @@ RELEASE = [
         "an empty trigger skipped",
         "1: every grid trigger runs and commits, with or without records",
         "trigger.py",
-        "        _check_turn(plan, state, trigger)\n",
-        "        _check_turn(plan, state, trigger)\n"
+        "        _check_turn(self.plan, state, trigger)\n",
+        "        _check_turn(self.plan, state, trigger)\n"
         "        if len(records) == 0:\n"
         "            state.trigger = trigger\n"
-        "            return Step(trigger, plan, {}, {}, {})\n",
+        "            return Step(trigger, self.plan, {}, {}, {})\n",
         BAD_INPUT + "test_an_empty_micro_batch_is_a_trigger_like_any_other",
     ),
     Break(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
-from dpsqlp.state import journal as journal_module
+from dpsqlp.state import shards as shards_module
 from dpsqlp.state.journal import Intent, Journal
 from dpsqlp.state.storage import LocalStorage, Storage
 from dpsqlp.trigger import Pipeline
@@ -29,8 +29,8 @@ ROOT = Path("/state")
 @pytest.fixture(autouse=True)
 def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots come often enough to be seen."""
-    monkeypatch.setattr(journal_module, "_SNAPSHOT_BYTES", 300)
-    monkeypatch.setattr(journal_module, "_SNAPSHOT_FILES", 4)
+    monkeypatch.setattr(shards_module, "_SNAPSHOT_BYTES", 300)
+    monkeypatch.setattr(shards_module, "_SNAPSHOT_FILES", 4)
 
 
 def run_to_end(
@@ -49,7 +49,7 @@ def run_to_end(
         journal.intend(Intent(trigger, {"batch": trigger - first}))
         step = pipeline.step(state, pipeline.admit(batches[trigger - first], trigger))
         released = repr(rows_of(step.releases)).encode()
-        journal.commit(state, step, lambda: released, {"after": trigger})  # noqa: B023
+        journal.commit(journal.save(state, step), released, {"after": trigger})
         emit(trigger, journal.release())
 
 
@@ -64,7 +64,7 @@ def test_a_restart_at_every_trigger_changes_nothing(stream: Stream, shards: int)
         journal = Journal(storage, pipeline, SECRET, shards)
         state = journal.load()
         step = pipeline.step(state, pipeline.admit(micro_batch(stream.plan, rows), trigger))
-        journal.commit(state, step, bytes, None)
+        journal.commit(journal.save(state, step), b"", None)
         released.append(rows_of(step.releases))
     assert released == run_core(stream, shards)
 

@@ -133,13 +133,9 @@ class LocalEngine:
         self._unfinished = True  # what is in memory is ahead of the disk, then of the sink
         step = self.core.step(self.state, records, self._threads.map)
         self._read_ahead(trigger, position)  # while the disk is waited for
-        release = self.journal.commit(
-            self.state,
-            step,
-            lambda: serialise(self._release(step.releases)),
-            position,
-            self._threads.map,
-        )
+        changes = self.journal.save(self.state, step, self._threads.map)
+        release = serialise(self._release(step.releases))  # while threads write
+        self.journal.commit(changes, release, position, self._threads.map)
         released = self._publish(release)
         self._unfinished = False
         self.source.forget(intent.records)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +21,7 @@ from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.prf import Words
 from dpsqlp.errors import BatchError
 from dpsqlp.plan import Grid, Plan
+from dpsqlp.stages.route import unit_homes
 from dpsqlp.tables.table import Table
 
 ABSENT = np.iinfo(np.int64).min  # a null value: adds nothing, sorts first
@@ -46,6 +46,7 @@ class Records:
 
     trigger: int
     unit: Words
+    home: NDArray[np.int64]  # a public hash of the unit, which says its shard
     key: Words
     key_text: Encoded  # of the whole batch; record r has text number text[r]
     text: NDArray[np.int64]
@@ -65,6 +66,7 @@ class Records:
         return Records(
             self.trigger,
             self.unit[rows],
+            self.home[rows],
             self.key[rows],
             self.key_text,
             self.text[rows],
@@ -104,6 +106,7 @@ def admit(
     records = Records(
         trigger=trigger,
         unit=units.identify(encode(batch.unit, len(window))),
+        home=unit_homes(batch.unit, len(window)),
         key=keys.identify(key_text),
         key_text=key_text,
         text=np.arange(len(window)),
@@ -116,23 +119,6 @@ def admit(
     if public is None:
         return records
     return records.subset(np.flatnonzero(public.find(records.key) >= 0))
-
-
-def route(records: Records, period: int, shards: int) -> list[NDArray[np.int64]]:
-    """Where the records of a period's units are, by unit shard, each in ascending order."""
-    members = np.empty((shards, len(records)), np.int64)
-    sizes = np.zeros(shards, np.int64)
-    _route(records.unit, records.period, period, members, sizes)
-    return [row[:size] for row, size in zip(members, sizes, strict=True)]
-
-
-@numba.njit(nogil=True, cache=True)
-def _route(unit, periods, period, members, sizes):  # type: ignore[no-untyped-def]
-    for k in range(len(periods)):
-        if periods[k] == period:
-            shard = np.int64(unit[k, 1] % np.uint64(len(sizes)))
-            members[shard, sizes[shard]] = k
-            sizes[shard] += 1
 
 
 def _plain(batch: MicroBatch) -> MicroBatch:

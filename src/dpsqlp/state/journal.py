@@ -19,47 +19,24 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsqlp.entropy.conceal import Concealer
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
-from dpsqlp.stages.bound import contents
 from dpsqlp.stages.combine import Groups
-from dpsqlp.state.arrays import digest, pack, unpack
+from dpsqlp.state.arrays import digest
 from dpsqlp.state.sealed import seal, unseal
+from dpsqlp.state.shards import File, Shards, TableLog, parse_name, shard_name
 from dpsqlp.state.storage import Storage
-from dpsqlp.state.tables import Arrays, key_delta, restore_keys, restore_units, unit_delta
-from dpsqlp.tables.keys import KeyTable
-from dpsqlp.tables.units import UnitTable
-from dpsqlp.trigger import Each, Pipeline, Place, State, Step
+from dpsqlp.trigger import Each, Pipeline, State, Step
 
-FORMAT = 2
-_SNAPSHOT_BYTES = 1 << 28  # deltas are gathered up to this, or to the size of the snapshot
-_SNAPSHOT_FILES = 64
+FORMAT = 3
 _ODD = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93], np.uint64)
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file that a manifest vouches for."""
-
-    name: str
-    sha256: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class TableLog:
-    """A shard table at rest: perhaps a snapshot, then deltas."""
-
-    rows: int
-    files: tuple[File, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +68,22 @@ class Manifest:
         return {file.name for file in (*tables, *release)}
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a trigger wrote of its shards; it may still be under way."""
+
+    trigger: int
+    tables: Iterable[tuple[str, TableLog]]  # by name, all that stay open
+    digests: Iterable[str]  # of the bounded input, by place
+
+
 class Journal:
     """The journal in a storage, for one pipeline and its secret."""
 
     def __init__(self, storage: Storage, pipeline: Pipeline, secret: Secret, shards: int) -> None:
         """Open the journal, or begin one."""
         self.storage = storage
-        self._pipeline = pipeline
-        self._concealer = Concealer(secret)
+        self._shards = Shards(storage, pipeline, secret)
         fresh = Manifest(
             fingerprint=pipeline.plan.fingerprint.hex(),
             instance=secret.instance.hex(),
@@ -110,23 +95,16 @@ class Journal:
 
     def load(self, each: Each = map) -> State:
         """The committed state."""
-        manifest, plan = self.manifest, self._pipeline.plan
+        manifest = self.manifest
         state = State(manifest.shards, manifest.trigger)
 
-        def load(item: tuple[str, TableLog]) -> tuple[str, Place, Any]:
-            kind, place = _parse(item[0])
-            files = [(file.name, unpack(self._read(file))) for file in item[1].files]
-            if kind == "units":
-                snapshot = files.pop(0)[1] if files and files[0][0].endswith("snapshot") else None
-                return kind, place, restore_units(snapshot, [arrays for _, arrays in files])
+        def load(item: tuple[str, TableLog]) -> Any:
             assert manifest.trigger is not None
-            index = manifest.trigger - plan.windows.first(place[0])
-            table = self._pipeline.empty_key_table()
-            restore_keys(table, [arrays for _, arrays in files], index, self._concealer)
-            return kind, place, table
+            return self._shards.load(*item, manifest.trigger)
 
-        in_order = sorted(manifest.tables.items(), key=lambda item: _parse(item[0]))
-        for kind, (item, shard), table in each(load, in_order):
+        in_order = sorted(manifest.tables.items(), key=lambda item: parse_name(item[0]))
+        for (name, _), table in zip(in_order, each(load, in_order), strict=True):
+            kind, (item, shard) = parse_name(name)
             tables: dict[int, list[Any]] = state.units if kind == "units" else state.keys
             tables.setdefault(item, []).insert(shard, table)
         return state
@@ -157,88 +135,42 @@ class Journal:
             return None
         return Intent(body["trigger"], body["records"])
 
-    def commit(
-        self,
-        state: State,
-        step: Step,
-        release: Callable[[], bytes],
-        position: Any,
-        each: Each = map,
-    ) -> bytes:
-        """Make a trigger true: deltas, release, then the manifest. Nothing is sent before.
-
-        The release, which is returned, is made while threads write the deltas.
-        """
-        trigger = step.trigger
-        open_tables: dict[str, Any] = {
-            f"{kind}/{item}/{shard}": table
-            for kind, tables in (("units", state.units), ("keys", state.keys))
-            for item, shards in tables.items()
+    def save(self, state: State, step: Step, each: Each = map) -> Changes:
+        """Write what a trigger changed; with threads, go on while they do."""
+        tables: dict[str, Any] = {
+            shard_name(kind, (item, shard)): table
+            for kind, group in (("units", state.units), ("keys", state.keys))
+            for item, shards in group.items()
             for shard, table in enumerate(shards)
         }
-        changes: dict[str, Any] = {
-            f"units/{i}/{s}": change for (i, s), change in step.units.items()
-        }
-        changes |= {f"keys/{i}/{s}": part.changed for (i, s), part in step.keys.items()}
-        digests = each(input_digest, [groups for _, groups in sorted(step.groups.items())])
+        changed: dict[str, Any] = {shard_name("units", p): c for p, c in step.units.items()}
+        changed |= {shard_name("keys", p): part.changed for p, part in step.keys.items()}
 
-        def write(name: str) -> tuple[str, TableLog]:
+        def save(name: str) -> tuple[str, TableLog]:
             log = self.manifest.tables.get(name, TableLog(0))
-            if _is_due(log):
-                arrays, suffix = self._snapshot(open_tables[name]), "snapshot"
-            else:
-                arrays, suffix = self._delta(open_tables[name], changes[name], log), "delta"
-            if all(array.size == 0 for array in arrays):
-                return name, log
-            file = self._write(f"{name}/{trigger}.{suffix}", pack(arrays))
-            kept = log.files if suffix == "delta" else ()
-            return name, TableLog(len(open_tables[name]), (*kept, file))
+            return name, self._shards.save(name, tables[name], changed[name], log, step.trigger)
 
-        writing = each(write, list(open_tables))
-        released = release()
-        logs = dict(writing)
+        digests = each(input_digest, [groups for _, groups in sorted(step.groups.items())])
+        return Changes(step.trigger, each(save, list(tables)), digests)
+
+    def commit(self, changes: Changes, release: bytes, position: Any, each: Each = map) -> None:
+        """Make a trigger true: deltas, release, then the manifest. Nothing is sent before."""
         before = self.manifest.files()
         self.manifest = replace(
             self.manifest,
-            trigger=trigger,
+            trigger=changes.trigger,
             position=position,
-            input_digest=digest([text.encode() for text in digests]),
-            release=self._write(f"releases/{trigger}.arrow", [released]),
-            tables=logs,
+            tables=dict(changes.tables),
+            input_digest=digest([text.encode() for text in changes.digests]),
+            release=self._shards.write(f"releases/{changes.trigger}.arrow", [release]),
         )
         self.storage.put("manifest.json", [seal(asdict(self.manifest) | {"format": FORMAT})])
         list(each(self.storage.delete, sorted(before - self.manifest.files())))
-        return released
 
     def release(self) -> bytes | None:
         """The release of the last committed trigger, for the sinks."""
         file = self.manifest.release
-        return None if file is None else self._read(file)
-
-    def _snapshot(self, table: UnitTable | KeyTable) -> Arrays:
-        if isinstance(table, UnitTable):
-            return contents(table)
-        return key_delta(table, np.empty(0, np.int64), 0, self._concealer)
-
-    def _delta(self, table: UnitTable | KeyTable, change: Any, log: TableLog) -> Arrays:
-        if isinstance(table, UnitTable):
-            return unit_delta(change)
-        return key_delta(table, change, log.rows, self._concealer)
-
-    def _write(self, name: str, parts: Iterable[bytes | memoryview]) -> File:
-        parts = list(parts)
-        self.storage.put(name, parts)
-        return File(name, digest(parts), sum(len(part) for part in parts))
-
-    def _read(self, file: File) -> bytes:
-        data = self.storage.get(file.name)
-        if data is None or len(data) != file.bytes or digest([data]) != file.sha256:
-            raise StateError(
-                f"The state file {file.name} is {'missing' if data is None else 'damaged'}. Nothing"
-                " was released or changed. Restore the whole folder from a copy made since the"
-                " last trigger, or begin a new pipeline, which spends again."
-            )
-        return data
+        return None if file is None else self._shards.read(file)
 
     def sweep(self) -> None:
         """Delete what the manifest does not name: leftovers of a crash, closed windows. Only once
@@ -292,20 +224,6 @@ def input_digest(groups: Groups) -> str:
             mixed ^= mixed >> np.uint64(29)
         sums[half] = mixed.sum(dtype=np.uint64)
     return sums.tobytes().hex()
-
-
-def _is_due(log: TableLog) -> bool:
-    """Whether a snapshot should take the place of the deltas."""
-    if not log.files:
-        return False
-    base = log.files[0].bytes if log.files[0].name.endswith("snapshot") else 0
-    deltas = sum(file.bytes for file in log.files) - base
-    return deltas > max(_SNAPSHOT_BYTES, base) or len(log.files) > _SNAPSHOT_FILES
-
-
-def _parse(name: str) -> tuple[str, Place]:
-    kind, item, shard = name.split("/")
-    return kind, (int(item), int(shard))
 
 
 def _check_identity(found: Manifest, expected: Manifest) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -69,14 +70,16 @@ class Disk(Protocol):
 class LocalStorage:
     """A folder: write, fsync, rename, fsync the folder."""
 
-    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None, *, shared: bool = False) -> None:
+        """`shared`: another process may write the same objects at the same time."""
         self.root = root
         self._disk = disk or LocalDisk()
+        self._suffix = f".{uuid.uuid4().hex}{TEMPORARY}" if shared else TEMPORARY
 
     def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
         target = self.root / name
-        temporary = target.with_name(target.name + TEMPORARY)
+        temporary = target.with_name(target.name + self._suffix)
         try:
             self._disk.write(temporary, parts)
             self._disk.sync(temporary)

@@ -1,0 +1,135 @@
+"""Shard tables at rest: perhaps a snapshot, then a delta for each trigger that changed something.
+
+A shard is written and read by itself, by whoever runs it. Names carry the trigger, and what is
+written is a function of the state and the trigger's records, so a retry overwrites with the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpsqlp.entropy.conceal import Concealer
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.errors import StateError
+from dpsqlp.plan import Plan
+from dpsqlp.stages.bound import contents
+from dpsqlp.state.arrays import digest, pack, unpack
+from dpsqlp.state.storage import Storage
+from dpsqlp.state.tables import Arrays, key_delta, restore_keys, restore_units, unit_delta
+from dpsqlp.tables.keys import KeyTable
+from dpsqlp.tables.units import UnitTable
+from dpsqlp.trigger import Pipeline, Place
+
+_SNAPSHOT_BYTES = 1 << 28  # deltas are gathered up to this, or to the size of the snapshot
+_SNAPSHOT_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that a manifest vouches for."""
+
+    name: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableLog:
+    """The files of a shard table, and its number of rows."""
+
+    rows: int
+    files: tuple[File, ...] = ()
+
+
+class Shards:
+    """The shard tables in a storage, for one pipeline and its secret."""
+
+    def __init__(self, storage: Storage, pipeline: Pipeline, secret: Secret) -> None:
+        self.storage = storage
+        self._pipeline = pipeline
+        self._concealer = Concealer(secret)
+
+    def load(self, name: str, log: TableLog, trigger: int) -> UnitTable | KeyTable:
+        """The table as it was after a trigger."""
+        kind, (item, _) = parse_name(name)
+        files = [(file.name, unpack(self.read(file))) for file in log.files]
+        if kind == "units":
+            snapshot = files.pop(0)[1] if files and files[0][0].endswith("snapshot") else None
+            return restore_units(snapshot, [arrays for _, arrays in files])
+        table = self._pipeline.empty_key_table()
+        index = trigger - self._pipeline.plan.windows.first(item)
+        restore_keys(table, [arrays for _, arrays in files], index, self._concealer)
+        return table
+
+    def save(
+        self, name: str, table: UnitTable | KeyTable, change: Any, log: TableLog, trigger: int
+    ) -> TableLog:
+        """Write what a trigger changed, or now and then everything."""
+        if _is_due(log):
+            arrays, suffix = self._snapshot(table), "snapshot"
+        else:
+            arrays, suffix = self._delta(table, change, log), "delta"
+        if all(array.size == 0 for array in arrays):
+            return log
+        file = self.write(f"{name}/{trigger}.{suffix}", pack(arrays))
+        kept = log.files if suffix == "delta" else ()
+        return TableLog(len(table), (*kept, file))
+
+    def write(self, name: str, parts: Iterable[bytes | memoryview]) -> File:
+        """Store a file, so that a manifest can vouch for it."""
+        parts = list(parts)
+        self.storage.put(name, parts)
+        return File(name, digest(parts), sum(len(part) for part in parts))
+
+    def read(self, file: File) -> bytes:
+        """A file that a manifest vouches for."""
+        data = self.storage.get(file.name)
+        if data is None or len(data) != file.bytes or digest([data]) != file.sha256:
+            raise StateError(
+                f"The state file {file.name} is {'missing' if data is None else 'damaged'}. Nothing"
+                " was released or changed. Restore the whole folder from a copy made since the"
+                " last trigger, or begin a new pipeline, which spends again."
+            )
+        return data
+
+    def _snapshot(self, table: UnitTable | KeyTable) -> Arrays:
+        if isinstance(table, UnitTable):
+            return contents(table)
+        return key_delta(table, np.empty(0, np.int64), 0, self._concealer)
+
+    def _delta(self, table: UnitTable | KeyTable, change: Any, log: TableLog) -> Arrays:
+        if isinstance(table, UnitTable):
+            return unit_delta(change)
+        return key_delta(table, change, log.rows, self._concealer)
+
+
+def shard_name(kind: str, place: Place) -> str:
+    """The folder of a shard table; `kind` is units or keys."""
+    return f"{kind}/{place[0]}/{place[1]}"
+
+
+def parse_name(name: str) -> tuple[str, Place]:
+    """The inverse."""
+    kind, item, shard = name.split("/")
+    return kind, (int(item), int(shard))
+
+
+def open_places(plan: Plan, trigger: int, shard: int) -> Iterator[tuple[str, Place]]:
+    """The tables of a shard that a trigger has open: units of periods, then keys of windows."""
+    for period in [0] if plan.periods is None else plan.periods.open(trigger):
+        yield "units", (period, shard)
+    for window in plan.windows.open(trigger):
+        yield "keys", (window, shard)
+
+
+def _is_due(log: TableLog) -> bool:
+    """Whether a snapshot should take the place of the deltas."""
+    if not log.files:
+        return False
+    base = log.files[0].bytes if log.files[0].name.endswith("snapshot") else 0
+    deltas = sum(file.bytes for file in log.files) - base
+    return deltas > max(_SNAPSHOT_BYTES, base) or len(log.files) > _SNAPSHOT_FILES
