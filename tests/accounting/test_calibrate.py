@@ -195,6 +195,40 @@ def test_the_parts_of_delta_add_up() -> None:
             assert calibration.delta_gaussian == given["delta"]
 
 
+@pytest.mark.parametrize("spending", ["even", "late"])
+@pytest.mark.parametrize("name", ["tree", "blt"])
+@pytest.mark.parametrize("triggers", [1, 2, 100, 1000])
+def test_thresholds_fail_with_at_most_the_stated_probability(
+    triggers: int, name: str, spending: str
+) -> None:
+    """From the integers alone: a key of minimum + 1 units passes some trigger with probability at
+    most beta by the union bound, and with not much less. The inverse agrees on epsilon."""
+    given = options(
+        mechanism=mechanism(name, triggers), minimum=2, selection_spending=spending, epsilon=0.5
+    )
+    calibration = calibrate(**given)
+    selection = calibration.selection
+    assert selection is not None
+    deviations = selection.sigma * np.sqrt(given["mechanism"].variance)
+    needs = np.array(selection.thresholds) - selection.minimum - 1.5
+    with mpmath.workdps(40):
+        failure = mpmath.fsum(mpmath.ncdf(-mpmath.mpf(z)) for z in needs / deviations)
+        assert selection.failure / 2 <= failure <= selection.failure
+    assert selection.failure == 1e-9 / 16
+    assert given["epsilon"] * (1 - 1e-6) <= spent(calibration, given) <= given["epsilon"]
+
+
+def test_spending_changes_the_thresholds_alone() -> None:
+    """The noise and the account are the same; by default spending is even."""
+    even, late = (calibrate(**options(selection_spending=how)) for how in ("even", "late"))
+    assert even == calibrate(**options())
+    assert even.selection is not None
+    assert late.selection is not None
+    assert late.selection.thresholds != even.selection.thresholds
+    same = replace(late.selection, thresholds=even.selection.thresholds)
+    assert replace(late, selection=same) == even
+
+
 def test_the_shares_of_squared_nu_are_kept() -> None:
     """Selection gets its share of nu^2, the charged processes the rest in equal parts."""
     given = options(processes=[COUNT, DISTINCT, SUM], selection_share=0.7)
@@ -420,6 +454,7 @@ def test_the_shopping_thresholds(epsilon: float, mean: float) -> None:
         ({"minimum": -1}, "minimum"),
         ({"minimum": 1.5}, "minimum"),
         ({"release": "sometimes"}, "release"),
+        ({"selection_spending": "early"}, "selection_spending"),
         ({"selection_share": 0.0}, "selection_share"),
         ({"selection_share": 1.0}, "selection_share"),
         ({"selection_share": math.nan}, "selection_share"),

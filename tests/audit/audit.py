@@ -31,7 +31,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
-from dpsqlp.accounting import Caps, Process, Release, calibrate
+from dpsqlp.accounting import Caps, Process, Release, Spending, calibrate
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
@@ -60,6 +60,7 @@ class Setting:
     mechanism: str = "blt"
     minimum: int = 0
     selection_share: float = 0.5
+    selection_spending: Spending = "even"
     public: bool = False
     epsilon: float = 1.0
     delta: float = 0.05
@@ -126,6 +127,7 @@ def honest_plan(setting: Setting, keys: int) -> Plan:
         minimum=setting.minimum,
         private_keys=not setting.public,
         selection_share=setting.selection_share,
+        selection_spending=setting.selection_spending,
     )
     texts = encode([pa.array(np.arange(keys))], keys).to_arrow().to_pylist()
     return Plan(

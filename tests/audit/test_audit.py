@@ -28,7 +28,7 @@ from audit.audit import (
     with_noise,
     with_thresholds,
 )
-from dpsqlp.accounting import Caps, thresholds
+from dpsqlp.accounting import Caps, Spending, thresholds
 from dpsqlp.plan import Plan
 
 
@@ -115,8 +115,15 @@ EDGE_RELEASES = [(trigger, key) for trigger in range(1, 6) for key in range(6)]
 EDGE_TRIALS = 40_000
 
 
-def edge_plan(release: str, selections: int = 6) -> Plan:
-    setting = Setting(release, Caps(6, 1, selections), 5, (SUM,), minimum=1)  # type: ignore[arg-type]
+def edge_plan(release: str, selections: int = 6, spending: Spending = "even") -> Plan:
+    setting = Setting(
+        release,  # type: ignore[arg-type]
+        Caps(6, 1, selections),
+        5,
+        (SUM,),
+        minimum=1,
+        selection_spending=spending,
+    )
     return honest_plan(setting, 0)
 
 
@@ -144,17 +151,22 @@ def test_an_honest_build_keeps_its_promise(name: str) -> None:
     assert verdict.epsilon >= case.floor * verdict.claimed, verdict
 
 
+@pytest.mark.parametrize("spending", ["even", "late"])
 @pytest.mark.parametrize("release", ["every_trigger", "threshold"])
-def test_a_target_at_the_edge_is_given_away_no_more_often_than_paid_for(release: str) -> None:
+def test_a_target_at_the_edge_is_given_away_no_more_often_than_paid_for(
+    release: str, spending: Spending
+) -> None:
     """Releases that need the target happen with probability Cs beta at most, and not much less."""
-    plan = edge_plan(release)
+    plan = edge_plan(release, spending=spending)
     low, high = failure(plan, EDGE, EDGE_TRIALS, EDGE_RELEASES)
     assert low <= plan.calibration.delta_threshold <= 2.5 * high
 
 
-def test_votes_at_the_edges_of_two_rounds_are_paid_for_twice() -> None:
+@pytest.mark.parametrize("spending", ["even", "late"])
+def test_votes_at_the_edges_of_two_rounds_are_paid_for_twice(spending: Spending) -> None:
     """Alone, then released by others, then alone in the next round: at most Cs beta together."""
-    plan = honest_plan(Setting("threshold", Caps(2, 2, 2), 4, (SUM,)), 0)
+    setting = Setting("threshold", Caps(2, 2, 2), 4, (SUM,), selection_spending=spending)
+    plan = honest_plan(setting, 0)
     placement = Placement(1, ((2, 0, 50),), ((1, 0, 1), (3, 0, 1)))
     low, high = failure(plan, placement, 20_000, [(1, 0), (3, 0), (4, 0)])
     assert low <= plan.calibration.delta_threshold <= 4 * high

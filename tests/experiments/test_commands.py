@@ -60,6 +60,7 @@ def test_synthetic(preset: str) -> None:
     )
     if preset == "best":
         assert (body["C"], body["c"], body["Cs"], body["selection_share"]) == (32, 1, 6, 0.8)
+    assert body["selection_spending"] == {"paper": None, "tree": "even", "best": "late"}[preset]
 
 
 def test_fresh_noise_on_the_same_day() -> None:
@@ -108,11 +109,12 @@ def test_trends_never_shows_a_query_of_fifty_users() -> None:
 def test_real(tmp_path: Path) -> None:
     records = write_day(tmp_path, 2000, 20, 1)
     file = tmp_path / "part-00000.parquet"
-    body = answer("real", file, "--triggers", "3", "--contributions", "8", "--selections", "4")
+    small = ("--triggers", "3", "--contributions", "8", "--selections", "4")
+    body = answer("real", file, *small, "--selection-spending", "even")
     methods = ["paper", "tree", "best", "repeated", "incremental", "repeated, improved"]
     assert [row["method"] for row in body["rows"]] == methods
     assert (body["records"], body["units"], body["true_keys"]) == (records, 2000, 20)
-    assert (body["C"], body["c"], body["Cs"]) == (8, 1, 4)
+    assert (body["C"], body["c"], body["Cs"], body["selection_spending"]) == (8, 1, 4, "even")
     assert "convenience" in body["notes"][0]
     assert str(tmp_path) not in json.dumps(body)
     assert "production" in call("real", "--help").output

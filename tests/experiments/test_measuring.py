@@ -115,7 +115,9 @@ def test_options_reach_the_query() -> None:
     assert (query.epsilon, query.delta, query.caps) == (2.0, 1e-10, Caps(3, 2, 1))
     assert (query.minimum, query.triggers, query.processes) == (50, 96, ())
     assert query.unit_names == ("user_id", "key")
-    assert query_of(preset("best", 6.0, 1e-9, 32), 100).selection_share == 0.8
+    best = query_of(preset("best", 6.0, 1e-9, 32), 100)
+    assert (best.selection_share, best.selection_spending) == (0.8, "late")
+    assert query_of(preset("tree", 6.0, 1e-9, 32), 100).selection_spending == "even"
 
 
 @pytest.mark.parametrize(("epsilon", "mean"), [(1.0, 97), (3.0, 35), (10.0, 13)])

@@ -85,8 +85,16 @@ ACCOUNTING = [
         "beta not over T",
         "4: T beta_step = beta",
         "accounting/thresholds.py",
-        "ndtri(failure / len(deviations))",
-        "ndtri(failure)",
+        "[failure / triggers] * triggers",
+        "[failure] * triggers",
+        THRESHOLDS,
+    ),
+    Break(
+        "late spending without the harmonic number",
+        "4: the parts of beta add up to beta",
+        "accounting/thresholds.py",
+        "failure / (_NUDGE * harmonic * n)",
+        "failure / (_NUDGE * n)",
         THRESHOLDS,
     ),
     Break(

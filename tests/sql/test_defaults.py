@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dpsqlp.accounting import Caps
-from dpsqlp.sql import compile_script
+from dpsqlp.sql import Query, compile_script
 
 
-def caps(select: str, options: str) -> Caps:
+def query(select: str, options: str) -> Query:
     script = f"""
     CREATE SOURCE s (u TEXT, k TEXT, ts TIMESTAMP) WITH (connector = 'files', path = '*.csv');
     CREATE SINK t WITH (connector = 'stdout') AS
@@ -17,7 +17,11 @@ def caps(select: str, options: str) -> Caps:
     FROM s GROUP BY k, TUMBLE(ts, INTERVAL 1 DAY) EMIT EVERY INTERVAL 1 HOUR
     """
     [sink] = compile_script(script).sinks
-    return sink.query.caps
+    return sink.query
+
+
+def caps(select: str, options: str) -> Caps:
+    return query(select, options).caps
 
 
 @pytest.mark.parametrize(("rows", "votes"), [(1, 1), (2, 2), (4, 2), (5, 3), (32, 6), (100, 10)])
@@ -30,3 +34,16 @@ def test_a_count_of_units_leaves_out_none() -> None:
     assert caps(select, "max_rows_contributed = 32") == Caps(32, 32, 32)
     given = "max_rows_contributed = 32, max_selections_contributed = 5"
     assert caps(select, given) == Caps(32, 32, 5)
+
+
+@pytest.mark.parametrize(
+    ("option", "spending"),
+    [
+        ("", "even"),
+        (", group_selection_spending = 'even'", "even"),
+        (", group_selection_spending = 'LATE'", "late"),
+    ],
+)
+def test_failures_are_spent_evenly_unless_asked(option: str, spending: str) -> None:
+    asked = query("k, COUNT(*)", f"max_rows_contributed = 8{option}")
+    assert asked.selection_spending == spending

@@ -12,6 +12,7 @@ from dpsqlp.accounting.model import (
     ProcessKind,
     Release,
     Selection,
+    Spending,
 )
 from dpsqlp.accounting.paper import paper_calibration
 from dpsqlp.accounting.thresholds import thresholds
@@ -25,6 +26,7 @@ __all__ = [
     "ProcessKind",
     "Release",
     "Selection",
+    "Spending",
     "calibrate",
     "delta_of",
     "epsilon_of",

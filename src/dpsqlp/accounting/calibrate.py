@@ -29,6 +29,7 @@ from dpsqlp.accounting.model import (
     Process,
     Release,
     Selection,
+    Spending,
 )
 from dpsqlp.accounting.thresholds import thresholds
 from dpsqlp.errors import PlanError
@@ -52,11 +53,12 @@ def calibrate(
     minimum: int = 0,
     private_keys: bool = True,
     selection_share: float = 0.5,
+    selection_spending: Spending = "even",
 ) -> Calibration:
     """The noise that makes the whole output (epsilon, delta)-DP.
 
     `minimum` is mu, `selection_share` the part of nu^2 that key selection gets when there are
-    processes to share with.
+    processes to share with, `selection_spending` how a vote's failure is spent over the triggers.
     """
     check_budget(epsilon, delta)
     check_caps(caps)
@@ -64,6 +66,8 @@ def calibrate(
     check_processes(processes)
     if release not in ("every_trigger", "threshold"):
         _refuse("release is 'every_trigger' or 'threshold'", release, "Give one of the two.")
+    if selection_spending not in ("even", "late"):
+        _refuse("selection_spending is 'even' or 'late'", selection_spending, "Try 'even'.")
     charges = [charge(process, caps, release, private_keys) for process in processes]
     charged = sum(squares > 0 for squares in charges)
     share = _selection_share(selection_share, charged, private_keys)
@@ -80,7 +84,11 @@ def calibrate(
         sigma = mechanism.sensitivity * math.sqrt(caps.selections / share) / nu
         check_noise(SELECTION, sigma, caps.selections, mechanism, allowance)
         limits = thresholds(
-            sigma=sigma, variance=mechanism.variance, minimum=minimum, failure=failure
+            sigma=sigma,
+            variance=mechanism.variance,
+            minimum=minimum,
+            failure=failure,
+            spending=selection_spending,
         )
         selection = Selection(minimum, sigma, limits, failure)
 

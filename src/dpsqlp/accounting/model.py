@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Release = Literal["every_trigger", "threshold"]
+Spending = Literal["even", "late"]  # of a vote's failure over the triggers, see `thresholds`
 ProcessKind = Literal["count", "sum", "distinct"]
 
 SELECTION = "selection"

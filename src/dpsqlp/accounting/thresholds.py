@@ -1,11 +1,20 @@
 """Thresholds of private key selection.
 
-Implements thr(i) = ceil(mu + 1 + 1/2 + sigma b(i) z) with Pr[N > z] = beta / T.
+Implements thr(i) = ceil(mu + 1 + 1/2 + sigma b(i) z(i)) with Pr[N > z(i)] = beta(i) and the sum of
+beta(i) over the T triggers at most beta, spent one of two ways:
+
+    even    beta(i) = beta / T
+    late    beta(i) = beta / (H (T - i + 1)),  H = 1 + 1/2 + ... + 1/T
+
+`late` lowers the thresholds at the end of a window, where keys have most units, and raises those at
+its start.
 
 Privacy contract: a key with a single unit above the minimum (count = mu + 1) is selected at any of
 its T triggers with probability at most beta. It is selected at trigger i only if
 mu + 1 + rint(noise) >= thr(i), so only if the noise is at least thr(i) - mu - 1 - 1/2, and the T
-probabilities add up (union bound). Charged per selection vote: the caller multiplies by the votes.
+probabilities add up (union bound). A later round of the policy `threshold` begins at index 1 again
+and has fewer triggers left: a part of the sum, so at most beta too. Charged per selection vote: the
+caller multiplies by the votes.
 Everything rounds up. Before its ceiling the real-valued threshold is raised by a relative 2^-40,
 for the digits it is computed with, and by 2^-45 sqrt(T) of the largest deviation, for the noise: a
 path is off by some 2^-50 sqrt(T) of that, and by several times as much in its far tail.
@@ -18,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from dpsqlp.accounting.model import Spending
 from dpsqlp.errors import PlanError
 
 _NUDGE = 1 + 2.0**-40
@@ -26,15 +36,23 @@ _LARGEST = 2.0**53
 
 
 def thresholds(
-    *, sigma: float, variance: Iterable[float], minimum: int, failure: float
+    *,
+    sigma: float,
+    variance: Iterable[float],
+    minimum: int,
+    failure: float,
+    spending: Spending = "even",
 ) -> tuple[int, ...]:
     """[thr(i)] for i = 1..T; `variance` is b^2(i), `failure` is beta over all triggers."""
     # Imported late: scipy.special would be most of the cost of importing this package.
     from scipy.special import ndtri
 
     deviations = [sigma * math.sqrt(value) for value in variance]
-    quantile = -float(ndtri(failure / len(deviations)))
-    exact = [minimum + 1.5 + deviation * quantile for deviation in deviations]
+    quantiles = (-ndtri(_spent(failure, len(deviations), spending))).tolist()
+    exact = [
+        minimum + 1.5 + deviation * quantile
+        for deviation, quantile in zip(deviations, quantiles, strict=True)
+    ]
     if not max(exact) <= _LARGEST:
         raise PlanError(
             f"The selection threshold would exceed 2^53; got {max(exact):g} from sigma = {sigma:g}"
@@ -42,3 +60,12 @@ def thresholds(
         )
     path_error = _PATH_NUDGE * math.sqrt(len(deviations)) * max(deviations)
     return tuple(math.ceil(max(value * _NUDGE, value) + path_error) for value in exact)
+
+
+def _spent(failure: float, triggers: int, spending: Spending) -> list[float]:
+    """[beta(i)] for i = 1..T."""
+    if spending == "even":
+        return [failure / triggers] * triggers
+    left = range(triggers, 0, -1)
+    harmonic = math.fsum(1 / n for n in left)
+    return [failure / (_NUDGE * harmonic * n) for n in left]  # nudged: rounding adds up to no more

@@ -220,6 +220,10 @@ def real(
     selection_share: Annotated[
         float, typer.Option(help="Part of the budget for selection, of the preset best.")
     ] = 0.8,
+    selection_spending: Annotated[
+        Literal["even", "late"],
+        typer.Option(help="How selection spends delta over the triggers, of the preset best."),
+    ] = "late",
     seed: Annotated[int, typer.Option(help="Seed of the baselines' noise.")] = 1,
     threads: Threads = 2,
     as_json: Json = False,
@@ -247,6 +251,7 @@ def real(
             records_per_key=records_per_key,
             selections=selections,
             selection_share=selection_share,
+            selection_spending=selection_spending,
             seed=seed,
             threads=threads,
             report=progress,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 
-from dpsqlp.accounting import Caps
+from dpsqlp.accounting import Caps, Spending
 from dpsqlp.experiments.histogram import true_histogram
 from dpsqlp.experiments.replay import Report, measure
 from dpsqlp.experiments.result import Result
@@ -31,17 +31,23 @@ def run_real(
     records_per_key: int,
     selections: int | None,
     selection_share: float,
+    selection_spending: Spending,
     seed: int,
     threads: int,
     report: Report,
 ) -> Result:
-    """Presets and baselines on a file; c, Cs and the share are those of `best`."""
+    """Presets and baselines on a file; c, Cs, share and spending are those of `best`."""
     stream = read_stream(file)
     truth = true_histogram(stream)
     chosen = {name: preset(name, epsilon, delta, contributions) for name in PRESETS}
     votes = selections or chosen["best"].caps.selections
     caps = Caps(contributions, records_per_key, votes)
-    chosen["best"] = replace(chosen["best"], caps=caps, selection_share=selection_share)
+    chosen["best"] = replace(
+        chosen["best"],
+        caps=caps,
+        selection_share=selection_share,
+        selection_spending=selection_spending,
+    )
     rows = []
     for name, options in chosen.items():
         tell = partial(report, name)
@@ -67,5 +73,6 @@ def run_real(
         "c": records_per_key,
         "Cs": votes,
         "selection_share": selection_share,
+        "selection_spending": selection_spending,
     }
     return Result("real", f"real-{file.stem}", settings, rows, [_SPAN])

@@ -128,10 +128,10 @@ def _accuracy(triggers: int, ours: Mapping[str, dict[str, Any]]) -> str:
 
 
 def _speed(ours: Mapping[str, dict[str, Any]]) -> str:
-    names = ("mechanism", "release", "C", "c", "Cs", "selection_share")
+    names = ("mechanism", "release", "C", "c", "Cs", "selection_share", "selection_spending")
     speed = ("seconds", "records_per_second", "peak_memory_bytes")
     rows = [
-        {"preset": f"`{name}`", **{key: ours[name][key] for key in (*names, *speed)}}
+        {"preset": f"`{name}`", **{key: ours[name].get(key) for key in (*names, *speed)}}
         for name in PRESETS
         if name in ours
     ]
@@ -204,10 +204,12 @@ def _trends(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
 
 def _real(results: Mapping[str, dict[str, Any]], plots: Mapping[str, str]) -> Iterator[str]:
     for real in _of(results, "real"):
+        spending = real.get("selection_spending", "even")  # older results had no choice
         yield (
             f"## {real['file']}\n\n{_size(real)}, {real['true_keys']:,} keys; {real['triggers']}"
             f" triggers, ε = {real['epsilon']:g}, δ = {real['delta']:g}, C = {real['C']}; `best`"
-            f" with c = {real['c']}, Cs = {real['Cs']}, share {real['selection_share']:g}.\n"
+            f" with c = {real['c']}, Cs = {real['Cs']}, share {real['selection_share']:g},"
+            f" spending {spending}.\n"
         )
         yield _plot(real["name"], plots, f"Accuracy on {real['file']}")
         yield markdown(*cells(real["rows"]))

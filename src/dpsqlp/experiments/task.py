@@ -8,6 +8,7 @@ Presets:
 - `best`: options tuned for the synthetic day. A unit meets a key twice in one record of 1,500, so
   c = 1 loses next to nothing and divides the noise of counts by sqrt(C). Six votes of a unit
   suffice to find the keys, and most of nu^2 goes to selection: counts have little noise to lose.
+  What counts is the histogram at the end of the day, so thresholds are lowest there: `late`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Literal
 
 import duckdb
 
-from dpsqlp.accounting import Caps, Release, paper_calibration
+from dpsqlp.accounting import Caps, Release, Spending, paper_calibration
 from dpsqlp.errors import SourceError
 from dpsqlp.experiments.data import DAY_US, START_US
 from dpsqlp.plan import Plan
@@ -61,6 +62,7 @@ class Options:
     mechanism: MechanismName = "blt"
     release: Release = "every_trigger"
     selection_share: float = 0.5
+    selection_spending: Spending = "even"
     minimum: int = 0  # [mu]
     unit: str = "user_id"
     counts: bool = True  # else keys only
@@ -75,6 +77,7 @@ class Options:
             "c": self.caps.records_per_key,
             "Cs": self.caps.selections,
             "selection_share": None if self.published else self.selection_share,
+            "selection_spending": None if self.published else self.selection_spending,
         }
 
 
@@ -82,7 +85,7 @@ def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -
     """The options of a preset at [C] contributions."""
     if name == "best":
         caps = Caps(contributions, 1, min(6, contributions))
-        return Options(epsilon, delta, caps, selection_share=0.8)
+        return Options(epsilon, delta, caps, selection_share=0.8, selection_spending="late")
     caps = Caps(contributions, contributions, contributions)
     return Options(
         epsilon, delta, caps, mechanism="tree", release="threshold", published=name == "paper"
@@ -105,6 +108,7 @@ SELECT WITH DIFFERENTIAL_PRIVACY
            max_selections_contributed = {caps.selections},
            min_privacy_units_per_group = {options.minimum + 1},
            group_selection_share = {options.selection_share!r},
+           group_selection_spending = '{options.selection_spending}',
            mechanism = '{options.mechanism}', release = '{options.release}')
   key{", COUNT(*) AS n" if options.counts else ""}
 FROM stream GROUP BY key

@@ -9,6 +9,7 @@ The numbers of `explain`:
     quantum      totals and noise are whole multiples of it
     standard_deviation   of the released noise at each trigger of a window, sigma * b(i)
     thresholds   what a key's noisy number of units must reach at each trigger to be released
+    spending     of failure_per_vote over the triggers, `even` or `late`
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def explain(query: Query, plan: Plan) -> dict[str, Any]:
             "delta_gaussian": calibration.delta_gaussian,
             "delta_threshold": calibration.delta_threshold,
             "failure_per_vote": chosen.failure,
+            "spending": query.selection_spending,
             "min_privacy_units_per_group": chosen.minimum + 1,
             "standard_deviation": [chosen.sigma * math.sqrt(v) for v in mechanism.variance],
             "thresholds": list(chosen.thresholds),
@@ -117,7 +119,7 @@ def explain_text(name: str, query: Query, plan: Plan) -> str:
         _bounding(query, plan),
         _keys(query, plan),
         _columns(query, plan),
-        _account(plan),
+        _account(query, plan),
     ]
     return "\n\n".join(paragraphs) + "\n"
 
@@ -279,10 +281,14 @@ def _span(plan: Plan, sigma: float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _account(plan: Plan) -> str:
+def _account(query: Query, plan: Plan) -> str:
     calibration = plan.calibration
     spare = calibration.epsilon - calibration.epsilon_gaussian
-    early = f" + {_number(calibration.delta_threshold)} (groups released too early)"
+    spending = {"even": "evenly over the triggers", "late": "mostly at the end of a window"}
+    early = (
+        f" + {_number(calibration.delta_threshold)} (groups released too early, spent"
+        f" {spending[query.selection_spending]})"
+    )
     return (
         f"Account: nu = {_number(calibration.nu)}; delta = {_number(calibration.delta_gaussian)}"
         f" (noise){early if calibration.selection else ''};"

@@ -10,7 +10,7 @@ from typing import cast
 
 from sqlglot import exp
 
-from dpsqlp.accounting.model import Caps, Release
+from dpsqlp.accounting.model import Caps, Release, Spending
 from dpsqlp.sql.clock import interval_us
 from dpsqlp.sql.dialect import Option, PrivacyClause
 from dpsqlp.sql.place import Text
@@ -26,6 +26,7 @@ _KNOWN = (
     "max_selections_contributed",
     "min_privacy_units_per_group",
     "group_selection_share",
+    "group_selection_spending",
     "group_selection_strategy",
     "public_groups",
     "timestamp_column",
@@ -55,6 +56,7 @@ class PrivacyOptions:
     selections_given: bool
     minimum: int
     selection_share: float
+    selection_spending: Spending
     public_groups: exp.Expr | None  # the name of a public table
     timestamp: exp.Column | None
     mechanism: MechanismName
@@ -161,6 +163,9 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
         selections_given="max_selections_contributed" in given,
         minimum=reader.integer("min_privacy_units_per_group", 1, None) - 1,
         selection_share=reader.number("group_selection_share", 0.5, 0.0, 1.0),
+        selection_spending=cast(
+            Spending, reader.choice("group_selection_spending", ("even", "late"))
+        ),
         public_groups=reader.public_groups(),
         timestamp=timestamp[0],
         mechanism=cast(MechanismName, reader.choice("mechanism", ("blt", "tree"))),
@@ -254,7 +259,7 @@ class _Reader:
         value = str(_literal(node) if not isinstance(node, exp.Column) else node.name).lower()
         if value not in known:
             listed = " or ".join(f"'{k}'" for k in known)
-            raise self.text.refuse(node, f"{name} is {listed}", "Give one of the two.")
+            raise self.text.refuse(node, f"{name} is {listed}", _nearest(value, known))
         return value
 
     def columns(self, name: str) -> tuple[exp.Column | None, ...]:

@@ -41,6 +41,7 @@ def make_plan(query: Query) -> Plan:
         minimum=query.minimum,
         private_keys=query.public_keys is None,
         selection_share=query.selection_share,
+        selection_spending=query.selection_spending,
     )
     return Plan(
         query=query.normal_form,

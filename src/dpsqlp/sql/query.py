@@ -7,7 +7,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from dpsqlp.accounting.model import Caps, Process, Release
+from dpsqlp.accounting.model import Caps, Process, Release, Spending
 
 OptionValue = str | int | float | bool
 OutputKind = Literal["key", "window", "aggregate"]
@@ -119,6 +119,7 @@ class Query:
     caps: Caps
     minimum: int  # min_privacy_units_per_group - 1
     selection_share: float
+    selection_spending: Spending
     mechanism: MechanismName
     release: Release
     public_keys: tuple[bytes, ...] | None  # canonical bytes, sorted; None: selected privately

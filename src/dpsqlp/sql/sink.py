@@ -105,6 +105,7 @@ def compile_query(
         caps=_caps(options, aggregates.processes),
         minimum=options.minimum,
         selection_share=options.selection_share,
+        selection_spending=options.selection_spending,
         mechanism=options.mechanism,
         release=options.release,
         public_keys=_public_keys(text, options, tables, names, key_types, binder),
