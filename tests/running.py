@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.engines.local import LocalEngine, Progress
+from dpsqlp.engines.engine import Progress
+from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.sinks.base import Collected

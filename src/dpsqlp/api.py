@@ -20,7 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.engines.clock import SystemClock
-from dpsqlp.engines.local import LocalEngine, Progress
+from dpsqlp.engines.engine import Progress
+from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError, PlanError, SourceError, StateError, TriggerError
 from dpsqlp.sinks.base import Sink, make_sink

@@ -24,7 +24,8 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.accounting.model import CalibratedProcess, Process
-from dpsqlp.engines.local import LocalEngine, Progress
+from dpsqlp.engines.engine import Progress
+from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError
 from dpsqlp.sql import compile_script

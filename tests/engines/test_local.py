@@ -13,6 +13,7 @@ import pytest
 
 from dpsqlp.engines import local
 from dpsqlp.engines.clock import SystemClock
+from dpsqlp.engines.engine import serialise
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SourceError, SqlError, StateError, TriggerError
 from dpsqlp.sinks.base import Collected
@@ -118,7 +119,7 @@ def released(folder: Path, given: list[list[Record]], threads: int) -> list[byte
     engine = made(folder, script(emit=replay(START, START + 2 * HOUR)), threads=threads)
     run_all(engine)
     assert isinstance(engine.sink, Collected)
-    return [local.serialise(rows) for rows in engine.sink.releases]
+    return [serialise(rows) for rows in engine.sink.releases]
 
 
 def test_threads_files_and_order_change_nothing(tmp_path: Path) -> None:
@@ -480,7 +481,7 @@ def test_what_was_read_ahead_for_another_intent_is_not_used(tmp_path: Path) -> N
     intent, _ = engine._ahead[0]
     low, _ = intent.records["span"]
     other = Intent(intent.trigger, intent.records | {"span": [low, low]})
-    engine._ahead[0] = (other, engine._reader.submit(engine._read, other))
+    engine._ahead[0] = (other, engine._reader.submit(engine._run_row_query, other))
     before = engine.records
     engine.step()
     low, high = intent.records["span"]

@@ -989,7 +989,7 @@ DURABILITY = [
     Break(
         "a retry takes what has arrived since",
         "6: a retry replays exactly the intent's range",
-        "engines/local.py",
+        "engines/engine.py",
         "        intent = self._pending()\n        if intent is None:\n",
         "        intent = None\n        if intent is None:\n",
         CRASH + "test_a_retry_reads_what_was_intended",
@@ -1005,18 +1005,16 @@ DURABILITY = [
     Break(
         "published before it is committed",
         "6: before any byte reaches a sink, the release file is durable",
-        "engines/local.py",
-        "            lambda: serialise(self._release(step.releases)),\n",
-        "            lambda: (\n"
-        "                self.sink.emit(trigger, self._release(step.releases)),\n"
-        "                serialise(self._release(step.releases)),\n"
-        "            )[1],\n",
+        "engines/engine.py",
+        "        self.journal.commit(changes, release, position, self._each)\n",
+        "        self.sink.emit(trigger, self._release(releases()))\n"
+        "        self.journal.commit(changes, release, position, self._each)\n",
         ENGINE + "test_nothing_is_published_before_it_is_committed",
     ),
     Break(
         "a missed trigger takes records",
         "1: missed triggers are run empty and the records go to the next one",
-        "engines/local.py",
+        "engines/engine.py",
         "if trigger < self.schedule.current(self.clock.now()):",
         "if False:",
         ENGINE + "test_missed_triggers_run_empty_and_the_next_takes_their_records",
@@ -1057,7 +1055,7 @@ DURABILITY = [
         "due keys forgotten at a restart",
         "7: releases equal those of a scan over all keys",
         "tables/keys.py",
-        '        self.schedule(np.flatnonzero(rows["due"] > index))\n',
+        '        self.schedule(at[self.rows["due"][at] > index])\n',
         "",
         JOURNAL + "test_a_restart_at_every_trigger_changes_nothing",
     ),

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Protocol, Self
 
-from dpsqlp.engines.local import LocalEngine, Progress
+from dpsqlp.engines.engine import Engine, Progress
 
 _LINE_SECONDS = 1.0
 
@@ -27,7 +27,7 @@ class Display(AbstractContextManager["Display"], Protocol):
         """What ran, a line a sink."""
 
 
-def make_progress(engines: Mapping[str, LocalEngine], *, metrics: bool, printing: bool) -> Display:
+def make_progress(engines: Mapping[str, Engine], *, metrics: bool, printing: bool) -> Display:
     """Bars on a terminal; lines elsewhere, and where releases are printed on the terminal too."""
     terminal = sys.stderr.isatty() and not (printing and sys.stdout.isatty())
     return Bars(engines, metrics) if terminal else Lines(engines, metrics)
@@ -36,7 +36,7 @@ def make_progress(engines: Mapping[str, LocalEngine], *, metrics: bool, printing
 class Lines:
     """A line for a trigger, at most one a second."""
 
-    def __init__(self, engines: Mapping[str, LocalEngine], metrics: bool) -> None:
+    def __init__(self, engines: Mapping[str, Engine], metrics: bool) -> None:
         self._engines = engines
         self._metrics = metrics
         self._began = time.monotonic()
@@ -89,7 +89,7 @@ class Lines:
 class Bars(Lines):
     """A bar for each sink."""
 
-    def __init__(self, engines: Mapping[str, LocalEngine], metrics: bool) -> None:
+    def __init__(self, engines: Mapping[str, Engine], metrics: bool) -> None:
         from rich import progress as bars
         from rich.console import Console
 

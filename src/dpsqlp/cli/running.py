@@ -13,7 +13,7 @@ from types import FrameType
 
 from dpsqlp.cli.progress import make_progress
 from dpsqlp.engines.clock import SystemClock
-from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.script import open_engine
 from dpsqlp.engines.together import run_together
 from dpsqlp.errors import PlanError
@@ -41,7 +41,7 @@ def run_script(
     again += [] if given_secret is None else ["--secret", str(given_secret)]
 
     with ExitStack() as stack, _interruptible() as stop:
-        engines: dict[str, LocalEngine] = {}
+        engines: dict[str, Engine] = {}
         for sink in program.sinks:
             engine = open_engine(
                 sink, state=state, secret=secret, folder=file.parent, threads=threads
@@ -87,7 +87,7 @@ def _check(program: Program) -> None:
         )
 
 
-def _opening(sink: SinkDef, engine: LocalEngine, state: Path) -> str:
+def _opening(sink: SinkDef, engine: Engine, state: Path) -> str:
     """What runs, what it promises, and where from."""
     calibration = engine.plan.calibration
     unit = ", ".join(sink.query.unit_names)
@@ -98,7 +98,7 @@ def _opening(sink: SinkDef, engine: LocalEngine, state: Path) -> str:
     )
 
 
-def _farewell(program: Program, engines: dict[str, LocalEngine], again: list[str]) -> str:
+def _farewell(program: Program, engines: dict[str, Engine], again: list[str]) -> str:
     lines = [f"Interrupted; the trigger was finished. To go on: {shlex.join(again)}"]
     clocked = [e for e in engines.values() if not e.schedule.on_event_time]
     if clocked:

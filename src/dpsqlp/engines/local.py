@@ -1,53 +1,35 @@
-"""The local engine: one process, shards in threads, no server.
-
-For every grid trigger: intent, read, the core, commit, publish. See `state.journal` for what is
-durable when. Kill it at any instruction and start it again: the output is the same.
-"""
+"""The local engine: one process, shards in threads, no server."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
-from dpsqlp.engines.clock import Clock, Schedule, SystemClock
-from dpsqlp.engines.pipeline import open_pipeline
-from dpsqlp.entropy.canonical import Encoded
-from dpsqlp.entropy.decode import decode
-from dpsqlp.errors import SourceError, StateError
+from dpsqlp.engines.clock import Clock
+from dpsqlp.engines.engine import Engine, micro_batch
+from dpsqlp.errors import SourceError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources.base import Source, sweep_spools
-from dpsqlp.sql import connect, standard_deviations
+from dpsqlp.sources.base import Source
+from dpsqlp.sql import connect
 from dpsqlp.sql.query import Query
-from dpsqlp.stages.batch import MicroBatch, Records
-from dpsqlp.state.journal import Intent, Journal
+from dpsqlp.stages.batch import Records
+from dpsqlp.state.journal import Changes, Intent
 from dpsqlp.state.storage import Storage
-from dpsqlp.trigger import Pipeline, Releases
+from dpsqlp.trigger import Releases
 
 BATCH_BYTES_MAX = 6 << 30
 DATABASE_MEMORY = "2GB"
 _READ_AHEAD = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What an operator may see of a trigger; it depends on released rows alone."""
-
-    trigger: int
-    last: int | None
-    rows: int
-
-
-class LocalEngine:
-    """One query, its state, its source and its sink."""
+class LocalEngine(Engine):
+    """Shards in threads; numba's kernels let go of the interpreter."""
 
     def __init__(
         self,
@@ -60,119 +42,41 @@ class LocalEngine:
         clock: Clock | None = None,
         threads: int = 2,
     ) -> None:
-        """Open the state, or begin one; give the sink the last release again."""
-        with ExitStack() as stack:  # a state that cannot be opened is let go of
-            stack.enter_context(storage.lock())
-            self.query, self.source, self.sink = query, source, sink
-            self.clock = clock or SystemClock()
-            tables = {table.name: table.rows for table in query.public_tables}
-            config = {"threads": threads, "memory_limit": DATABASE_MEMORY}
-            # Two databases: a cursor has neither the public tables nor the time zone.
-            self._reading = stack.enter_context(connect(tables, config, source.folders()))
-            self._database = stack.enter_context(connect(config=config))
-            # After the databases, so that at the end a reading ahead is waited for first.
-            self._threads = stack.enter_context(ThreadPoolExecutor(threads))
-            self._reader = stack.enter_context(ThreadPoolExecutor(1))
-            created = open_pipeline(storage, query, key, self.clock.now(), threads)
-            self.plan = created.plan
-            self.schedule = Schedule.of(query, created.plan.triggers, created.created)
-            self.core = Pipeline(created.plan, created.secret)
-            self.journal = Journal(storage, self.core, created.secret, created.shards)
-            self.state = self.journal.load(self._threads.map)
-            pending = self._pending()
-            release = self.journal.release()
-            self.journal.sweep()
-            sweep_spools(storage, None if pending is None else pending.records)
-            self._deviations = standard_deviations(self.plan)
-            self._key_types = arrow_types(query.key_types)
-            self._ahead: deque[tuple[Intent, Future[tuple[int, Records]]]] = deque()
-            self._unfinished = False
-            self.records = 0  # read so far: for the operator alone, never published
-            if release is not None:
-                self._publish(release)
-            self._exit = stack.pop_all()
+        """Open the state, or begin one with a shard for each thread."""
+        self._parallel = threads
+        super().__init__(query, storage, key, source, sink, clock=clock, shards=threads)
 
-    def close(self) -> None:
-        """Let go of the state."""
-        self._exit.close()
+    def _open(self, stack: ExitStack) -> None:
+        tables = {table.name: table.rows for table in self.query.public_tables}
+        config = {"threads": self._parallel, "memory_limit": DATABASE_MEMORY}
+        # A database of its own: a cursor has neither the public tables nor the time zone.
+        self._reading = stack.enter_context(connect(tables, config, self.source.folders()))
+        # After the database, so that at the end a reading ahead is waited for first.
+        self._threads = stack.enter_context(ThreadPoolExecutor(self._parallel))
+        self._reader = stack.enter_context(ThreadPoolExecutor(1))
+        self._each = self._threads.map
+        self.state = self.journal.load(self._each)
+        self._ahead: deque[tuple[Intent, Future[tuple[int, Records]]]] = deque()
 
-    @property
-    def next_trigger(self) -> int:
-        """The trigger that runs next."""
-        return self.schedule.first if self.state.trigger is None else self.state.trigger + 1
-
-    @property
-    def finished(self) -> bool:
-        """Whether the last trigger has run."""
-        return self.schedule.last is not None and self.next_trigger > self.schedule.last
-
-    def run(self, stop: threading.Event, report: Callable[[Progress], None]) -> None:
-        """Run triggers as they come due, until the last one or until told to stop."""
-        while not self.finished and not stop.is_set():
-            if not self.schedule.on_event_time:
-                self.clock.wait(self.schedule.due(self.next_trigger), stop)
-                if stop.is_set():
-                    return
-            report(self.step())
-
-    def step(self) -> Progress:
-        """Run the next trigger."""
-        if self._unfinished:
-            raise StateError(
-                "The trigger before did not finish. Open the pipeline again: it goes on from what"
-                " is on disk, and nothing is lost."
-            )
-        trigger = self.next_trigger
-        intent = self._pending()
-        if intent is None:
-            intent = Intent(trigger, self._take(trigger))
-            self.journal.intend(intent)
-        rows, records = self._records(intent)
+    def _read(self, intent: Intent) -> Records:
+        rows, records = self._reading_of(intent).result()
         self.records += rows
-        position = self.source.after(self._position, intent.records)
-        self._unfinished = True  # what is in memory is ahead of the disk, then of the sink
-        step = self.core.step(self.state, records, self._threads.map)
+        return records
+
+    def _compute(
+        self, trigger: int, records: Any, position: Any
+    ) -> tuple[Changes, Callable[[], Releases]]:
+        step = self.core.step(self.state, records, self._each)
         self._read_ahead(trigger, position)  # while the disk is waited for
-        changes = self.journal.save(self.state, step, self._threads.map)
-        release = serialise(self._release(step.releases))  # while threads write
-        self.journal.commit(changes, release, position, self._threads.map)
-        released = self._publish(release)
-        self._unfinished = False
-        self.source.forget(intent.records)
-        return Progress(trigger, self.schedule.last, released)
+        return self.journal.save(self.state, step, self._each), lambda: step.releases
 
-    def _pending(self) -> Intent | None:
-        """The intent of the next trigger. One further on means that the state lost triggers."""
-        intent = self.journal.pending()
-        if intent is not None and intent.trigger != self.next_trigger:
-            raise StateError(
-                f"The state ends before trigger {self.next_trigger}, and trigger {intent.trigger}"
-                " has begun: manifest.json is missing or older than what was published. Restore"
-                " the whole folder from a copy made since the last trigger, or begin a new"
-                " pipeline, which spends again."
-            )
-        return intent
-
-    @property
-    def _position(self) -> Any:
-        manifest = self.journal.manifest
-        return self.source.begin() if manifest.trigger is None else manifest.position
-
-    def _take(self, trigger: int) -> Any:
-        """The records of a trigger. One that was missed runs empty; the next takes its records."""
-        if self.schedule.on_event_time:
-            return self.source.take(self._position, trigger, self.schedule.span(trigger))
-        if trigger < self.schedule.current(self.clock.now()):
-            return None
-        return self.source.take(self._position, trigger, None)
-
-    def _records(self, intent: Intent) -> tuple[int, Records]:
+    def _reading_of(self, intent: Intent) -> Future[tuple[int, Records]]:
         if self._ahead:
-            expected, records = self._ahead.popleft()
+            expected, reading = self._ahead.popleft()
             if expected == intent:
-                return records.result()
+                return reading
             self._ahead.clear()
-        return self._reader.submit(self._read, intent).result()
+        return self._reader.submit(self._run_row_query, intent)
 
     def _read_ahead(self, trigger: int, position: Any) -> None:
         """On event time what the next triggers read is known: keep the reading thread busy."""
@@ -184,9 +88,9 @@ class LocalEngine:
         ):
             span = self.schedule.span(number)
             following = Intent(number, self.source.take(position, number, span))
-            self._ahead.append((following, self._reader.submit(self._read, following)))
+            self._ahead.append((following, self._reader.submit(self._run_row_query, following)))
 
-    def _read(self, intent: Intent) -> tuple[int, Records]:
+    def _run_row_query(self, intent: Intent) -> tuple[int, Records]:
         """Run the row query over what a trigger reads, in the reading thread: the number of rows,
         and the records that may count.
         """
@@ -207,61 +111,6 @@ class LocalEngine:
             ) from None
         return len(batch.window), self.core.admit(batch, intent.trigger)
 
-    def empty_release(self) -> pa.Table:
-        """A release without rows."""
-        none = np.empty(0, np.int64)
-        values = np.empty((0, len(self.plan.calibration.processes)), np.int64)
-        return self._release(Releases(0, none, none, Encoded.from_list(()), values))
-
-    def _release(self, releases: Releases) -> pa.Table:
-        """The released rows, after HAVING, ORDER BY and LIMIT."""
-        table = self._released(releases)
-        self._database.register("released", table)
-        return self._database.sql(self.query.release_sql).to_arrow_table()
-
-    def _released(self, releases: Releases) -> pa.Table:
-        """What `release_sql` reads."""
-        rows = len(releases)
-        columns: dict[str, Any] = {"window_number": releases.window}
-        if self.query.window is None:
-            columns["window_start"] = columns["window_end"] = pa.nulls(rows, pa.timestamp("us"))
-        else:
-            start = releases.window * self.query.window.hop_us
-            columns["window_start"] = pa.array(start, pa.timestamp("us"))
-            columns["window_end"] = pa.array(start + self.query.window.size_us, pa.timestamp("us"))
-        columns["trigger"] = pa.array(np.full(rows, releases.trigger))
-        columns["final"] = pa.array(releases.index == self.plan.triggers)
-        columns["key_bytes"] = releases.key_text.to_arrow()
-        keys = decode(releases.key_text, self._key_types)
-        columns |= {f"key_{position}": array for position, array in enumerate(keys)}
-        for position, calibrated in enumerate(self.plan.calibration.processes):
-            columns[f"p{position}"] = releases.values[:, position] * calibrated.quantum
-            columns[f"p{position}_sd"] = self._deviations[position][releases.index - 1]
-        return pa.table(columns)
-
-    def _publish(self, release: bytes) -> int:
-        table = pa.ipc.open_stream(release).read_all()
-        assert self.journal.manifest.trigger is not None
-        self.sink.emit(self.journal.manifest.trigger, table)
-        return int(table.num_rows)
-
-
-def micro_batch(table: pa.Table) -> MicroBatch:
-    """The core's columns of a row query's result."""
-    table = table.combine_chunks()
-
-    def columns(prefix: str) -> tuple[Any, ...]:
-        return tuple(table.column(name) for name in table.column_names if name.startswith(prefix))
-
-    return MicroBatch(
-        unit=columns("unit_"),
-        key=columns("key_"),
-        window=table.column("window_number"),
-        timestamp=table.column("timestamp_us"),
-        values=columns("value_"),
-        period=table.column("period_number") if "period_number" in table.column_names else None,
-    )
-
 
 def bounded_table(result: duckdb.DuckDBPyRelation) -> pa.Table:
     """All rows of a result, unless they would not fit the memory."""
@@ -277,20 +126,3 @@ def bounded_table(result: duckdb.DuckDBPyRelation) -> pa.Table:
                 " need. Nothing is lost; the trigger has not run."
             )
     return pa.Table.from_batches(batches, reader.schema)
-
-
-def arrow_types(types: Sequence[str]) -> list[pa.DataType]:
-    """The Arrow types of DuckDB types."""
-    if not types:
-        return []
-    columns = ", ".join(f"NULL::{name} AS c{number}" for number, name in enumerate(types))
-    with duckdb.connect() as database:
-        return list(database.sql(f"SELECT {columns}").to_arrow_table().schema.types)
-
-
-def serialise(table: pa.Table) -> bytes:
-    """A release as bytes."""
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return bytes(buffer.getvalue())

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Mapping
 
 from dpsqlp.engines.clock import Clock
-from dpsqlp.engines.local import LocalEngine, Progress
+from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.sources.pushed import StandardInput
 
 Report = Callable[[str, Progress], None]
 
 
 def run_together(
-    engines: Mapping[str, LocalEngine], clock: Clock, stop: threading.Event, report: Report
+    engines: Mapping[str, Engine], clock: Clock, stop: threading.Event, report: Report
 ) -> None:
     """Run the triggers of all engines until every one is done, or until told to stop."""
     while not stop.is_set():
@@ -33,7 +33,7 @@ def run_together(
         report(name, engine.step())
 
 
-def is_done(engine: LocalEngine) -> bool:
+def is_done(engine: Engine) -> bool:
     """Whether the last trigger has run: of the grid, or the one after standard input's end."""
     if engine.finished:
         return True
@@ -41,7 +41,7 @@ def is_done(engine: LocalEngine) -> bool:
     return ended and engine.journal.pending() is None
 
 
-def _next(engines: Mapping[str, LocalEngine], now: int) -> str:
+def _next(engines: Mapping[str, Engine], now: int) -> str:
     """What the clock has made due, else a replay, else what is due next."""
 
     def urgency(name: str) -> tuple[int, int]:

@@ -16,10 +16,10 @@ from dpsqlp.entropy.conceal import Concealer
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
-from dpsqlp.stages.bound import contents
+from dpsqlp.stages.bound import contents, redo, restore
 from dpsqlp.state.arrays import digest, pack, unpack
 from dpsqlp.state.storage import Storage
-from dpsqlp.state.tables import Arrays, key_delta, restore_keys, restore_units, unit_delta
+from dpsqlp.state.tables import Arrays, key_delta, redo_keys, unit_delta
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.units import UnitTable
 from dpsqlp.trigger import Pipeline, Place
@@ -45,6 +45,17 @@ class TableLog:
     files: tuple[File, ...] = ()
 
 
+Shard = UnitTable | KeyTable
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A table in memory, and the files that it is."""
+
+    table: Shard
+    log: TableLog
+
+
 class Shards:
     """The shard tables in a storage, for one pipeline and its secret."""
 
@@ -53,21 +64,27 @@ class Shards:
         self._pipeline = pipeline
         self._concealer = Concealer(secret)
 
-    def load(self, name: str, log: TableLog, trigger: int) -> UnitTable | KeyTable:
-        """The table as it was after a trigger."""
+    def load(self, name: str, log: TableLog, trigger: int, held: Held | None = None) -> Shard:
+        """The table as it was after a trigger; one that is held goes on from where it is, if the
+        files before are the same.
+        """
         kind, (item, _) = parse_name(name)
-        files = [(file.name, unpack(self.read(file))) for file in log.files]
-        if kind == "units":
-            snapshot = files.pop(0)[1] if files and files[0][0].endswith("snapshot") else None
-            return restore_units(snapshot, [arrays for _, arrays in files])
-        table = self._pipeline.empty_key_table()
-        index = trigger - self._pipeline.plan.windows.first(item)
-        restore_keys(table, [arrays for _, arrays in files], index, self._concealer)
+        files = list(log.files)
+        table: Shard = UnitTable() if kind == "units" else self._pipeline.empty_key_table()
+        if held is not None and log.files[: len(held.log.files)] == held.log.files:
+            table, files = held.table, files[len(held.log.files) :]
+        for file in files:
+            arrays = unpack(self.read(file))
+            if isinstance(table, KeyTable):
+                index = trigger - self._pipeline.plan.windows.first(item)
+                redo_keys(table, arrays, index, self._concealer)
+            elif file.name.endswith("snapshot"):
+                table = restore(arrays)
+            else:
+                redo(table, *arrays)
         return table
 
-    def save(
-        self, name: str, table: UnitTable | KeyTable, change: Any, log: TableLog, trigger: int
-    ) -> TableLog:
+    def save(self, name: str, table: Shard, change: Any, log: TableLog, trigger: int) -> TableLog:
         """Write what a trigger changed, or now and then everything."""
         if _is_due(log):
             arrays, suffix = self._snapshot(table), "snapshot"
@@ -96,12 +113,12 @@ class Shards:
             )
         return data
 
-    def _snapshot(self, table: UnitTable | KeyTable) -> Arrays:
+    def _snapshot(self, table: Shard) -> Arrays:
         if isinstance(table, UnitTable):
             return contents(table)
         return key_delta(table, np.empty(0, np.int64), 0, self._concealer)
 
-    def _delta(self, table: UnitTable | KeyTable, change: Any, log: TableLog) -> Arrays:
+    def _delta(self, table: Shard, change: Any, log: TableLog) -> Arrays:
         if isinstance(table, UnitTable):
             return unit_delta(change)
         return key_delta(table, change, log.rows, self._concealer)

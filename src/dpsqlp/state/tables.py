@@ -1,13 +1,12 @@
 """Shard tables as files: snapshots, and deltas of what one trigger changed.
 
 A unit delta says what `bound` did (new units, and each kept record's slab entry), a key delta what
-the changed rows are now. Key texts are concealed. What follows from the rows (the index, the due
-rows, noise states) is not stored but made anew.
+the changed rows are now; a snapshot of keys is a delta of all rows. Key texts are concealed. What
+follows from the rows (the index, the due rows, noise states) is not stored but made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -16,9 +15,8 @@ from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.conceal import Concealer
-from dpsqlp.stages.bound import Bounded, redo, restore
+from dpsqlp.stages.bound import Bounded
 from dpsqlp.tables.keys import KEY_ROW, KeyTable
-from dpsqlp.tables.units import UnitTable
 
 Arrays = list[NDArray[Any]]
 _STATE_WORDS = KEY_ROW.itemsize // 8 - 2  # of a key's row, all but its id
@@ -27,14 +25,6 @@ _STATE_WORDS = KEY_ROW.itemsize // 8 - 2  # of a key's row, all but its id
 def unit_delta(bounded: Bounded) -> Arrays:
     """What a trigger did to a unit table."""
     return [bounded.new_units, bounded.units, bounded.entries, bounded.votes]
-
-
-def restore_units(snapshot: Arrays | None, deltas: Sequence[Arrays]) -> UnitTable:
-    """The unit table of a snapshot and the deltas after it."""
-    table = UnitTable() if snapshot is None else restore(snapshot)
-    for new_units, rows, entries, votes in deltas:
-        redo(table, new_units, rows, entries, votes)
-    return table
 
 
 def key_delta(
@@ -58,15 +48,12 @@ def key_delta(
     ]
 
 
-def restore_keys(
-    table: KeyTable, deltas: Sequence[Arrays], index: int, concealer: Concealer
-) -> None:
-    """Fill an empty key table from deltas, up to a trigger index of its window."""
-    for rows, states, totals, ids, lengths, data in deltas:
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-        texts = concealer.conceal(ids, Encoded(data, offsets))
-        table.redo(rows, states, totals, ids, texts)
-    table.restored(index)
+def redo_keys(table: KeyTable, delta: Arrays, index: int, concealer: Concealer) -> None:
+    """Make a table what a delta says, to go on after trigger number `index` of its window."""
+    rows, states, totals, ids, lengths, data = delta
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    texts = concealer.conceal(ids, Encoded(data, offsets))
+    table.redo(rows.astype(np.int64), states, totals, ids, texts, index)
 
 
 @numba.njit(nogil=True, cache=True)

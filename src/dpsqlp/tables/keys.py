@@ -91,22 +91,22 @@ class KeyTable(Table):
         totals: NDArray[np.int64],
         new_ids: Words,
         new_texts: Encoded,
+        index: int,
     ) -> None:
-        """Append new rows, and give these rows, ids apart, and totals; `restored` must follow."""
+        """Append new rows, and give these rows, ids apart, and totals. The table goes on after
+        trigger number `index` of the window: what is due later is scheduled, and released keys
+        are known; their noise paths are evaluated again.
+        """
         known = self.size
-        self._extend(new_ids)
+        self.insert(new_ids)
+        assert self.size == known + len(new_ids)
         self.words()[at, 2:] = states
         self.totals = grown(self.totals, len(self.rows))
         self.totals[at] = totals
         self._append_texts(new_texts, known)
-
-    def restored(self, index: int) -> None:
-        """Make the index, the due rows and the released keys anew from the rows, at an index."""
-        self.reindex()
-        rows = self.rows[: self.size]
-        self.schedule(np.flatnonzero(rows["due"] > index))
-        released = np.flatnonzero(rows["slot"] > 0)
-        self.released.append(released[np.argsort(rows["slot"][released])])
+        self.schedule(at[self.rows["due"][at] > index])
+        released = at[self.rows["slot"][at] > self.released.size]
+        self.released.append(released[np.argsort(self.rows["slot"][released])])
 
     def _append_texts(self, texts: Encoded, known: int) -> None:
         begin = int(self._texts[known])

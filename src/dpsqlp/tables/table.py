@@ -61,18 +61,6 @@ class Table:
             self.size += len(missing)
         return found, missing
 
-    def _extend(self, ids: Words) -> None:
-        """Append rows; `reindex` must follow."""
-        begin, self.size = self.size, self.size + len(ids)
-        self.rows = grown(self.rows, self.size)
-        self.rows["id0"][begin : self.size] = ids[:, 0]
-        self.rows["id1"][begin : self.size] = ids[:, 1]
-
-    def reindex(self) -> None:
-        """Make the index anew from the rows."""
-        self._slots = np.zeros(max(32, 1 << (3 * self.size // 2).bit_length()), np.uint64)
-        _reindex(self._slots, self.rows, self.size)
-
     def _reserve(self, size: int) -> None:
         if size > _ROWS_MAX:
             raise MemoryError("A shard table holds 2^32 rows at most; use more shards.")

@@ -1,0 +1,243 @@
+"""What every engine does at a trigger: intent, compute, commit, publish.
+
+See `state.journal` for what is durable when. Kill it at any instruction and start it again: the
+output is the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from dpsqlp.engines.clock import Clock, Schedule, SystemClock
+from dpsqlp.engines.pipeline import open_pipeline
+from dpsqlp.entropy.canonical import Encoded
+from dpsqlp.entropy.decode import decode
+from dpsqlp.errors import StateError
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sources.base import Source, sweep_spools
+from dpsqlp.sql import connect, standard_deviations
+from dpsqlp.sql.query import Query
+from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.state.journal import Changes, Intent, Journal
+from dpsqlp.state.storage import Storage
+from dpsqlp.trigger import Each, Pipeline, Releases
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What an operator may see of a trigger; it depends on released rows alone."""
+
+    trigger: int
+    last: int | None
+    rows: int
+
+
+class Engine(ABC):
+    """One query, its state, its source and its sink."""
+
+    _each: Each = map
+
+    def __init__(
+        self,
+        query: Query,
+        storage: Storage,
+        key: bytes,
+        source: Source,
+        sink: Sink,
+        *,
+        clock: Clock | None = None,
+        shards: int,
+    ) -> None:
+        """Open the state, or begin one; give the sink the last release again."""
+        with ExitStack() as stack:  # a state that cannot be opened is let go of
+            stack.enter_context(storage.lock())
+            self.query, self.source, self.sink = query, source, sink
+            self.clock = clock or SystemClock()
+            self._database = stack.enter_context(connect())
+            created = open_pipeline(storage, query, key, self.clock.now(), shards)
+            self.plan = created.plan
+            self.schedule = Schedule.of(query, created.plan.triggers, created.created)
+            self.core = Pipeline(created.plan, created.secret)
+            self.journal = Journal(storage, self.core, created.secret, created.shards)
+            self._open(stack)
+            pending = self._pending()
+            release = self.journal.release()
+            self.journal.sweep()
+            sweep_spools(storage, None if pending is None else pending.records)
+            self._deviations = standard_deviations(self.plan)
+            self._key_types = arrow_types(query.key_types)
+            self._unfinished = False
+            self.records = 0  # read so far: for the operator alone, never published
+            if release is not None:
+                self._publish(release)
+            self._exit = stack.pop_all()
+
+    @abstractmethod
+    def _open(self, stack: ExitStack) -> None:
+        """Get what computing needs, and see that the files of the state are all there."""
+
+    @abstractmethod
+    def _read(self, intent: Intent) -> Any:
+        """The records of an intent, in whatever form `_compute` takes them."""
+
+    @abstractmethod
+    def _compute(
+        self, trigger: int, records: Any, position: Any
+    ) -> tuple[Changes, Callable[[], Releases]]:
+        """Run a trigger on its records: what it changed, and what it releases.
+
+        `position` is the source's, after these records.
+        """
+
+    def close(self) -> None:
+        """Let go of the state."""
+        self._exit.close()
+
+    @property
+    def next_trigger(self) -> int:
+        """The trigger that runs next."""
+        committed = self.journal.manifest.trigger
+        return self.schedule.first if committed is None else committed + 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last trigger has run."""
+        return self.schedule.last is not None and self.next_trigger > self.schedule.last
+
+    def run(self, stop: threading.Event, report: Callable[[Progress], None]) -> None:
+        """Run triggers as they come due, until the last one or until told to stop."""
+        while not self.finished and not stop.is_set():
+            if not self.schedule.on_event_time:
+                self.clock.wait(self.schedule.due(self.next_trigger), stop)
+                if stop.is_set():
+                    return
+            report(self.step())
+
+    def step(self) -> Progress:
+        """Run the next trigger."""
+        if self._unfinished:
+            raise StateError(
+                "The trigger before did not finish. Open the pipeline again: it goes on from what"
+                " is on disk, and nothing is lost."
+            )
+        trigger = self.next_trigger
+        intent = self._pending()
+        if intent is None:
+            intent = Intent(trigger, self._take(trigger))
+            self.journal.intend(intent)
+        records = self._read(intent)
+        position = self.source.after(self._position, intent.records)
+        self._unfinished = True  # what is in memory is ahead of the disk, then of the sink
+        changes, releases = self._compute(trigger, records, position)
+        release = serialise(self._release(releases()))  # while threads write
+        self.journal.commit(changes, release, position, self._each)
+        released = self._publish(release)
+        self._unfinished = False
+        self.source.forget(intent.records)
+        return Progress(trigger, self.schedule.last, released)
+
+    def _pending(self) -> Intent | None:
+        """The intent of the next trigger. One further on means that the state lost triggers."""
+        intent = self.journal.pending()
+        if intent is not None and intent.trigger != self.next_trigger:
+            raise StateError(
+                f"The state ends before trigger {self.next_trigger}, and trigger {intent.trigger}"
+                " has begun: manifest.json is missing or older than what was published. Restore"
+                " the whole folder from a copy made since the last trigger, or begin a new"
+                " pipeline, which spends again."
+            )
+        return intent
+
+    @property
+    def _position(self) -> Any:
+        manifest = self.journal.manifest
+        return self.source.begin() if manifest.trigger is None else manifest.position
+
+    def _take(self, trigger: int) -> Any:
+        """The records of a trigger. One that was missed runs empty; the next takes its records."""
+        if self.schedule.on_event_time:
+            return self.source.take(self._position, trigger, self.schedule.span(trigger))
+        if trigger < self.schedule.current(self.clock.now()):
+            return None
+        return self.source.take(self._position, trigger, None)
+
+    def empty_release(self) -> pa.Table:
+        """A release without rows."""
+        none = np.empty(0, np.int64)
+        values = np.empty((0, len(self.plan.calibration.processes)), np.int64)
+        return self._release(Releases(0, none, none, Encoded.from_list(()), values))
+
+    def _release(self, releases: Releases) -> pa.Table:
+        """The released rows, after HAVING, ORDER BY and LIMIT."""
+        table = self._released(releases)
+        self._database.register("released", table)
+        return self._database.sql(self.query.release_sql).to_arrow_table()
+
+    def _released(self, releases: Releases) -> pa.Table:
+        """What `release_sql` reads."""
+        rows = len(releases)
+        columns: dict[str, Any] = {"window_number": releases.window}
+        if self.query.window is None:
+            columns["window_start"] = columns["window_end"] = pa.nulls(rows, pa.timestamp("us"))
+        else:
+            start = releases.window * self.query.window.hop_us
+            columns["window_start"] = pa.array(start, pa.timestamp("us"))
+            columns["window_end"] = pa.array(start + self.query.window.size_us, pa.timestamp("us"))
+        columns["trigger"] = pa.array(np.full(rows, releases.trigger))
+        columns["final"] = pa.array(releases.index == self.plan.triggers)
+        columns["key_bytes"] = releases.key_text.to_arrow()
+        keys = decode(releases.key_text, self._key_types)
+        columns |= {f"key_{position}": array for position, array in enumerate(keys)}
+        for position, calibrated in enumerate(self.plan.calibration.processes):
+            columns[f"p{position}"] = releases.values[:, position] * calibrated.quantum
+            columns[f"p{position}_sd"] = self._deviations[position][releases.index - 1]
+        return pa.table(columns)
+
+    def _publish(self, release: bytes) -> int:
+        table = pa.ipc.open_stream(release).read_all()
+        assert self.journal.manifest.trigger is not None
+        self.sink.emit(self.journal.manifest.trigger, table)
+        return int(table.num_rows)
+
+
+def micro_batch(table: pa.Table) -> MicroBatch:
+    """The core's columns of a row query's result."""
+    table = table.combine_chunks()
+
+    def columns(prefix: str) -> tuple[Any, ...]:
+        return tuple(table.column(name) for name in table.column_names if name.startswith(prefix))
+
+    return MicroBatch(
+        unit=columns("unit_"),
+        key=columns("key_"),
+        window=table.column("window_number"),
+        timestamp=table.column("timestamp_us"),
+        values=columns("value_"),
+        period=table.column("period_number") if "period_number" in table.column_names else None,
+    )
+
+
+def arrow_types(types: Sequence[str]) -> list[pa.DataType]:
+    """The Arrow types of DuckDB types."""
+    if not types:
+        return []
+    columns = ", ".join(f"NULL::{name} AS c{number}" for number, name in enumerate(types))
+    with duckdb.connect() as database:
+        return list(database.sql(f"SELECT {columns}").to_arrow_table().schema.types)
+
+
+def serialise(table: pa.Table) -> bytes:
+    """A release as bytes."""
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(buffer.getvalue())
