@@ -34,18 +34,25 @@ class Created:
 
 def open_pipeline(storage: Storage, query: Query, key: bytes, now: int, shards: int) -> Created:
     """The pipeline in a storage, or a new one. A stored plan is read back, never refitted."""
+    created = read_pipeline(storage, key)
+    if created is None:
+        return create_pipeline(storage, query, make_plan(query), key, now, shards)
+    if created.plan.query != query.normal_form:
+        raise StateError(
+            "The query or its parameters are not those this state was made with. Run the"
+            " original query, or begin a new pipeline with a state of its own, which spends"
+            " again."
+        )
+    return created
+
+
+def read_pipeline(storage: Storage, key: bytes) -> Created | None:
+    """The pipeline in a storage, if there is one."""
     body = unseal(storage.get(_NAME), _NAME)
-    if body is not None:
-        plan = Plan.restore(body["plan"])
-        if plan.query != query.normal_form:
-            raise StateError(
-                "The query or its parameters are not those this state was made with. Run the"
-                " original query, or begin a new pipeline with a state of its own, which spends"
-                " again."
-            )
-        secret = Secret(key, bytes.fromhex(body["instance"]))
-        return Created(plan, secret, body["created"], body["shards"])
-    return create_pipeline(storage, query, make_plan(query), key, now, shards)
+    if body is None:
+        return None
+    secret = Secret(key, bytes.fromhex(body["instance"]))
+    return Created(Plan.restore(body["plan"]), secret, body["created"], body["shards"])
 
 
 def create_pipeline(

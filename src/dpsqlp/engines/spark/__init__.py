@@ -1,0 +1,1 @@
+"""The Spark engine: the same triggers, with shards as Spark tasks."""

@@ -1,0 +1,162 @@
+"""The Spark engine's driver: a trigger is one Spark job of two stages.
+
+    rows (Spark SQL) ──▶ shards by unit: bound ──▶ shards by key: advance ──▶ driver: commit, publish
+
+The journal is the local engine's, on storage that driver and executors share, so a pipeline can
+move between the two. Triggers are the clock's grid: this engine decides when one runs and what it
+reads; nothing of Spark's watermarks or batch sizes is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dpsqlp.engines.clock import Clock
+from dpsqlp.engines.engine import Engine
+from dpsqlp.engines.pipeline import load_secret
+from dpsqlp.engines.spark.tasks import PAYLOADS, AdvanceTask, BoundTask, read_payloads
+from dpsqlp.entropy.canonical import Encoded
+from dpsqlp.errors import StateError
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sources.base import Source
+from dpsqlp.sql.query import Query
+from dpsqlp.sql.spark import spark_rows
+from dpsqlp.stages.route import HASHED_KINDS, SEED
+from dpsqlp.state.journal import Changes, Intent
+from dpsqlp.state.shards import File, TableLog, open_places, parse_name, shard_name
+from dpsqlp.state.storage import LocalStorage
+from dpsqlp.trigger import Releases, collect
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SparkSource(Source, Protocol):
+    """A source that Spark can read."""
+
+    def frame(self, records: Any, spark: SparkSession) -> DataFrame:
+        """The range's records, with the columns and types that the source declares."""
+
+
+class SparkEngine(Engine):
+    """Shards as Spark tasks."""
+
+    source: SparkSource
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        query: Query,
+        state: Path,
+        secret: Path,
+        source: SparkSource,
+        sink: Sink,
+        *,
+        clock: Clock | None = None,
+        shards: int,
+    ) -> None:
+        """Open the state, or begin one with so many shards."""
+        self._spark = spark
+        self._state, self._secret = state.resolve(), secret.resolve()
+        self._row_sql = spark_rows(query)
+        storage = LocalStorage(self._state)
+        key = load_secret(self._secret, storage_is_new=not storage.list())
+        super().__init__(query, storage, key, source, sink, clock=clock, shards=shards)
+
+    def _open(self, stack: ExitStack) -> None:
+        for table in self.query.public_tables:
+            self._spark.createDataFrame(table.rows).createOrReplaceTempView(table.name)
+        self.shards = self.journal.manifest.shards
+
+    def _read(self, intent: Intent) -> DataFrame:
+        self.source.frame(intent.records, self._spark).createOrReplaceTempView(
+            self.query.source.name
+        )
+        rows = self._spark.sql(self._row_sql)
+        if intent.records is not None and self.schedule.on_event_time:
+            low, high = intent.records["span"]
+            rows = rows.where(f"timestamp_us >= {low} AND timestamp_us < {high}")
+        return rows
+
+    def _compute(
+        self, trigger: int, records: Any, position: Any
+    ) -> tuple[Changes, Callable[[], Releases]]:
+        manifest = self.journal.manifest
+        task = (
+            str(self._state),
+            str(self._secret),
+            manifest.instance,
+            trigger,
+            manifest.trigger,
+        )
+        payloads = (
+            records.selectExpr("*", f"{self._unit_shard()} AS shard")
+            .repartitionById(self.shards, "shard")
+            .drop("shard")
+            .mapInArrow(BoundTask(*task), PAYLOADS)
+            .repartitionById(self.shards, "shard")
+            .mapInArrow(AdvanceTask(*task), PAYLOADS)
+            .toArrow()
+        )
+        logs: dict[str, TableLog | None] = {}
+        digests: dict[tuple[int, int], str] = {}
+        released: list[tuple[int, Encoded, Any]] = []
+        for header, arrays in read_payloads(payloads.to_batches()):
+            name = header["table"]
+            if name in logs:
+                raise _shards_went_wrong(trigger)
+            logs[name] = _log(header["log"])
+            if "digest" in header:
+                _, place = parse_name(name)
+                digests[place] = header["digest"]
+                data, offsets, values = arrays
+                released.append((place[0], Encoded(data, offsets), values))
+        expected = {
+            shard_name(kind, place)
+            for shard in range(self.shards)
+            for kind, place in open_places(self.plan, trigger, shard)
+        }
+        if set(logs) != expected:
+            raise _shards_went_wrong(trigger)
+        tables = {name: log for name, log in logs.items() if log is not None}
+        changes = Changes(trigger, tables.items(), [text for _, text in sorted(digests.items())])
+        return changes, lambda: self._collected(trigger, released)
+
+    def _unit_shard(self) -> str:
+        """The number of a row's unit shard, as `stages.route` has it."""
+        columns = [
+            f"CAST(unit_{place} AS BIGINT)" if kind == "integer" else f"unit_{place}"
+            for place, kind in enumerate(self.query.unit_kinds)
+            if kind in HASHED_KINDS
+        ]
+        home = f"xxhash64({', '.join(columns)})" if columns else str(SEED)
+        return f"CAST(pmod({home}, {self.shards}) AS INT)"
+
+    def _collected(self, trigger: int, parts: list[tuple[int, Encoded, Any]]) -> Releases:
+        windows = [np.full(len(texts), window, np.int64) for window, texts, _ in parts]
+        return collect(
+            self.plan,
+            trigger,
+            np.concatenate([np.empty(0, np.int64), *windows]),
+            Encoded.concatenate([texts for _, texts, _ in parts]),
+            np.concatenate([values for _, _, values in parts]),
+        )
+
+
+def _log(described: dict[str, Any] | None) -> TableLog | None:
+    if described is None:
+        return None
+    return TableLog(described["rows"], tuple(File(**file) for file in described["files"]))
+
+
+def _shards_went_wrong(trigger: int) -> StateError:
+    return StateError(
+        f"Spark did not run every shard of trigger {trigger} exactly once. Nothing was released;"
+        " run again. If it stays so, this version of Spark is not one that dpsqlp knows."
+    )

@@ -1,0 +1,245 @@
+"""What runs on Spark's executors: one shard of one stage, over Arrow.
+
+A task is told where the state and the secret are, never the secret itself. It reads the committed
+manifest, brings its shard's tables to that trigger (from what this worker still holds, plus the
+deltas it missed; else from the files), computes, and writes its deltas. What it hands on are
+payloads: arrays packed into one value, so that Spark moves a few rows and not one for each key.
+
+Whatever the order of rows within a partition, the same records give the same bytes: that is why a
+task that is retried, or runs twice, does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpsqlp.engines.engine import micro_batch
+from dpsqlp.engines.pipeline import load_secret, read_pipeline
+from dpsqlp.entropy.canonical import Encoded
+from dpsqlp.errors import StateError
+from dpsqlp.plan import Plan
+from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.stages.combine import Groups, merge
+from dpsqlp.stages.route import key_shards
+from dpsqlp.state.arrays import pack, unpack
+from dpsqlp.state.journal import input_digest, read_manifest
+from dpsqlp.state.shards import Held, Shard, Shards, TableLog, parse_name, shard_name
+from dpsqlp.state.storage import LocalStorage
+from dpsqlp.tables.keys import KeyTable
+from dpsqlp.tables.units import UnitTable
+from dpsqlp.trigger import Pipeline
+
+PAYLOADS = "shard INT, payload BINARY"
+_FORGET_AFTER = 8  # triggers that another worker has run a shard
+_PAYLOAD_GROUPS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One trigger's stage, for whichever shard it is given."""
+
+    state: str
+    secret: str
+    instance: str
+    trigger: int
+    committed: int | None  # the trigger before, or None at the first
+
+    def worker(self) -> Worker:
+        """This process's tables of the pipeline, as of the trigger before."""
+        name = (self.state, self.secret, self.instance)
+        if name not in _WORKERS:
+            _WORKERS[name] = Worker(self)
+        worker = _WORKERS[name]
+        worker.turn_to(self)
+        return worker
+
+
+class BoundTask(Task):
+    """Rows of a unit shard in, groups by key shard out."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the shard that this partition is."""
+        shard, worker = _partition(), self.worker()
+        plan, rows = worker.pipeline.plan, list(batches)
+        batch = micro_batch(pa.Table.from_batches(rows)) if rows else _no_records(plan)
+        records = worker.pipeline.admit(batch, self.trigger)
+        if (records.home % worker.shards != shard).any():
+            raise StateError(
+                f"Spark gave shard {shard} records of another. Nothing was released. This version"
+                " of Spark is not one that dpsqlp knows; please report it."
+            )
+        by_id = np.lexsort(records.unit.T)  # an order that does not come from Spark
+        for period in [0] if plan.periods is None else plan.periods.open(self.trigger):
+            name = shard_name("units", (period, shard))
+            table = worker.take(name)
+            assert isinstance(table, UnitTable)
+            members = by_id[records.period[by_id] == period]
+            bounded, groups = worker.pipeline.by_unit(table, records, members)
+            yield _payload(shard, worker.save(name, table, bounded))
+            homes = key_shards(groups.key, worker.shards)
+            for target in range(worker.shards):
+                members = np.flatnonzero(homes == target)
+                for begin in range(0, len(members), _PAYLOAD_GROUPS):
+                    part = members[begin : begin + _PAYLOAD_GROUPS]
+                    yield _payload(target, {"groups": len(part)}, _groups_arrays(groups, part))
+
+
+class AdvanceTask(Task):
+    """Groups of a key shard in, releases out."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the shard that this partition is."""
+        shard, worker = _partition(), self.worker()
+        plan, parts = worker.pipeline.plan, []
+        for header, arrays in read_payloads(batches):
+            if "groups" in header:
+                parts.append(arrays)
+            else:  # what the stage before has to say to the driver
+                yield _payload(shard, header)
+        groups = _groups(parts, len(plan.calibration.processes))
+        for window in plan.windows.open(self.trigger):
+            name = shard_name("keys", (window, shard))
+            table = worker.take(name)
+            assert isinstance(table, KeyTable)
+            mine = merge([groups], window, shard, worker.shards)
+            released = worker.pipeline.by_key(table, mine, window, self.trigger)
+            header = worker.save(name, table, released.changed) | {"digest": input_digest(mine)}
+            yield _payload(
+                shard, header, [released.key_text.data, released.key_text.offsets, released.values]
+            )
+
+
+class Worker:
+    """What a Python worker keeps of a pipeline from one trigger to the next."""
+
+    def __init__(self, task: Task) -> None:
+        self._storage = LocalStorage(Path(task.state), shared=True)
+        created = read_pipeline(self._storage, load_secret(Path(task.secret), storage_is_new=False))
+        if created is None or created.secret.instance.hex() != task.instance:
+            raise StateError(
+                f"The state {task.state} of this worker is not the driver's. Put the state where"
+                " the driver and all executors see the same folder."
+            )
+        self.shards = created.shards
+        self.pipeline = Pipeline(created.plan, created.secret)
+        self._files = Shards(self._storage, self.pipeline, created.secret)
+        self._held: dict[str, tuple[int, Held]] = {}
+
+    def turn_to(self, task: Task) -> None:
+        """Get ready to run a trigger on what was committed before it."""
+        manifest = read_manifest(self._storage)
+        committed = None if manifest is None else manifest.trigger
+        if committed != task.committed:
+            raise StateError(
+                f"Trigger {task.trigger} goes on from {task.committed}; the state is at"
+                f" {committed}. A task that comes too late is of no use."
+            )
+        self._trigger = task.trigger
+        self._logs = {} if manifest is None else manifest.tables
+        oldest = task.trigger - _FORGET_AFTER
+        self._held = {name: held for name, held in self._held.items() if held[0] >= oldest}
+
+    def take(self, name: str) -> Shard:
+        """A table as it was committed; this process no longer holds it, in case the task fails."""
+        kind, (_, shard) = parse_name(name)
+        _, held = self._held.pop(name, (0, None))
+        if name not in self._logs:  # it opens now
+            if kind == "units":
+                return UnitTable()
+            return self.pipeline.new_key_table(shard, self.shards)
+        return self._files.load(name, self._logs[name], self._trigger - 1, held)
+
+    def save(self, name: str, table: Shard, change: Any) -> dict[str, Any]:
+        """Write what changed, and hold the table; returns what the manifest will say of it."""
+        kind, (item, _) = parse_name(name)
+        plan = self.pipeline.plan
+        grid = plan.windows if kind == "keys" else plan.periods
+        if grid is not None and item not in grid.open(self._trigger + 1):
+            return {"table": name, "log": None}
+        log = self._logs.get(name, TableLog(0))
+        log = self._files.save(name, table, change, log, self._trigger)
+        self._held[name] = (self._trigger, Held(table, log))
+        return {"table": name, "log": asdict(log)}
+
+
+_WORKERS: dict[tuple[str, str, str], Worker] = {}
+
+
+def read_payloads(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[dict[str, Any], list[NDArray[Any]]]]:
+    """Headers and arrays."""
+    for batch in batches:
+        for payload in batch.column("payload"):
+            header, *arrays = unpack(payload.as_buffer().to_pybytes())
+            yield json.loads(header.tobytes()), arrays
+
+
+def _payload(
+    shard: int, header: dict[str, Any], arrays: Sequence[NDArray[Any]] = ()
+) -> pa.RecordBatch:
+    head = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    payload = b"".join(pack([head, *arrays]))
+    return pa.RecordBatch.from_arrays(
+        [pa.array([shard], pa.int32()), pa.array([payload], pa.binary())], ["shard", "payload"]
+    )
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+def _no_records(plan: Plan) -> MicroBatch:
+    none = pa.nulls(0)
+    return MicroBatch(
+        (none,) * len(plan.unit_kinds),
+        (none,) * len(plan.key_kinds),
+        none,
+        none,
+        (none,) * plan.value_columns,
+        None if plan.periods is None else none,
+    )
+
+
+def _groups_arrays(groups: Groups, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    texts = groups.key_text.take(groups.text[rows])
+    return [
+        groups.key[rows],
+        groups.window[rows],
+        groups.prev[rows],
+        groups.votes[rows],
+        groups.values[rows],
+        texts.data,
+        texts.offsets,
+    ]
+
+
+def _groups(parts: list[list[NDArray[Any]]], processes: int) -> Groups:
+    """The groups of all parts, in an order that does not come from Spark."""
+    none = [np.empty((0, 2), np.uint64), *[np.empty(0, np.int64)] * 3]
+    none += [np.empty((0, processes), np.int64), np.empty(0, np.uint8), np.zeros(1, np.int64)]
+    columns = list(zip(none, *parts, strict=True))
+    key, window, prev, votes, values = (np.concatenate(column) for column in columns[:5])
+    texts = [Encoded(data, offsets) for data, offsets in zip(*columns[5:], strict=True)]
+    order = np.lexsort((prev, window, *key.T))
+    return Groups(
+        key[order],
+        Encoded.concatenate(texts),
+        order,
+        window[order],
+        prev[order],
+        votes[order],
+        values[order],
+    )
