@@ -88,7 +88,7 @@ class FileSource:
         """Make the range's records a view of the source's name."""
         files: list[File] = [] if records is None else [tuple(file) for file in records["files"]]
         for file in files:
-            _check_unchanged(file)
+            check_unchanged(file)
         where = ""
         if records is not None and "span" in records and self._timestamp is not None:
             low, high = records["span"]
@@ -213,7 +213,8 @@ def _unusable(name: str, why: str) -> SourceError:
     )
 
 
-def _check_unchanged(file: File) -> None:
+def check_unchanged(file: File) -> None:
+    """Refuse a file that is not as it was when it was taken."""
     name, size, modified = file
     try:
         status = Path(name).stat()

@@ -1,6 +1,6 @@
 """The Spark engine's driver: a trigger is one Spark job of two stages.
 
-    rows (Spark SQL) ──▶ shards by unit: bound ──▶ shards by key: advance ──▶ driver: commit, publish
+    rows (Spark SQL) ──▶ by unit: bound ──▶ by key: advance ──▶ driver: commit, publish
 
 The journal is the local engine's, on storage that driver and executors share, so a pipeline can
 move between the two. Triggers are the clock's grid: this engine decides when one runs and what it
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.pipeline import load_secret
+from dpsqlp.engines.spark.session import prepared
 from dpsqlp.engines.spark.tasks import PAYLOADS, AdvanceTask, BoundTask, read_payloads
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.errors import StateError
@@ -62,7 +62,7 @@ class SparkEngine(Engine):
         shards: int,
     ) -> None:
         """Open the state, or begin one with so many shards."""
-        self._spark = spark
+        self._spark = prepared(spark)
         self._state, self._secret = state.resolve(), secret.resolve()
         self._row_sql = spark_rows(query)
         storage = LocalStorage(self._state)

@@ -1,0 +1,60 @@
+"""A Spark session as the engine needs it, and the Java it takes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpsqlp.errors import DpsqlpError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What the row query is written for. Nothing else of a session changes a release.
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+}
+
+
+def start_session(master: str | None = None) -> SparkSession:
+    """The session that SPARK_REMOTE names, or one with this master (on this machine if none)."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise DpsqlpError("Spark is not installed. Run: pip install 'dpsqlp[spark]'")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    if master is None and os.environ.get("SPARK_REMOTE"):
+        return SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
+    _check_java()
+    # Four attempts: without a number Spark on one machine does not retry a task.
+    return SparkSession.builder.master(master or "local[*,4]").appName("dpsqlp").getOrCreate()
+
+
+def prepared(spark: SparkSession) -> SparkSession:
+    """A session beside the user's, with its own settings and views."""
+    session = spark.newSession()
+    configure(session)
+    return session
+
+
+def configure(session: SparkSession) -> None:
+    """Give a session the settings that the row query is written for."""
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        where = f"{java} is not there" if home else "there is none on the PATH"
+        raise DpsqlpError(
+            f"Spark needs Java 17 or 21, and {where}. Install one (Debian, Ubuntu: apt install"
+            " openjdk-17-jre-headless), or set JAVA_HOME to where it is."
+        )
