@@ -12,6 +12,7 @@ records would be counted twice or not at all.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -40,6 +41,10 @@ _ROW_BY_ROW = (
 _LIMITS = (
     *("maxFilesPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"),
     *("maxTriggerDelay", "maxRecordsPerFetch", "maxCachedFiles"),
+)
+_CHANGING = (
+    *("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle"),
+    *("monotonically_increasing_id", "spark_partition_id", "reflect", "java_method"),
 )
 Write = Callable[["DataFrame", int], None]
 
@@ -219,7 +224,12 @@ def _nodes(frame: Any) -> Iterator[tuple[str, str]]:
     """The operations of a frame's plan, and the options of those that read."""
     connect = not hasattr(frame, "_jdf")
     plans = [frame._plan if connect else frame._jdf.queryExecution().analyzed()]
-    if not connect and not plans[0].deterministic():
+    if connect:  # expressions are known to the server alone
+        text = frame._explain_string(extended=True)
+        changing = any(re.search(rf"\b{name}\(", text) for name in _CHANGING)
+    else:
+        changing = not plans[0].deterministic()
+    if changing:
         yield "that is not deterministic", ""
     while plans:
         plan = plans.pop()
