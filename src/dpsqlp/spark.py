@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsqlp.api import choose, read_script
+from dpsqlp.engines.script import check_apart
 from dpsqlp.engines.spark.stream import Batches, FrameSink, ticking
 from dpsqlp.errors import PlanError, StateError
 from dpsqlp.sinks.base import make_sink
@@ -69,11 +70,13 @@ def start(
         if before.isActive:
             raise StateError(f"A query is running on the state in {root}. Stop that one first.")
         left.close()
+    key = root.with_suffix(".secret") if secret is None else Path(secret).resolve()
+    check_apart(key, root)
     batches = Batches(
         chosen.query,
         target,
         root / chosen.name,
-        root.with_suffix(".secret") if secret is None else Path(secret).resolve(),
+        key,
         _token(root / "checkpoint"),
         shards,
     )
