@@ -316,21 +316,18 @@ def _divided(self: Expression, node: exp.Expr) -> Cell | None:
 
 
 def _whole(self: Expression, node: exp.Expr) -> Cell | None:
-    """// and % on integers: null by zero; the smallest number by -1 fails."""
+    """// and % on integers: zero fails, and so does the smallest number by -1."""
     kind = self.kind(node)
     if kind not in INTEGERS:
         return None
     left, right = self.as_type(node.this, kind), self.as_type(node.expression, kind)
-    form = (
-        "({} % {})" if isinstance(node, exp.Mod) else f"CAST({{}} div {{}} AS {spark_type(kind)})"
-    )
+    word = "%" if isinstance(node, exp.Mod) else "div"
+    form = f"CAST({left.sql} {word} {{}} AS {spark_type(kind)})"
     if self.value(node.expression) not in (None, 0, -1):
-        return strictly(form.format(left.sql, right.sql), kind, left, right)
-    value = form.format(left.sql, f"nullif(nullif({right.sql}, 0), -1)")
-    by_minus_one = f"({_minus(left)} % 1)" if isinstance(node, exp.Mod) else _minus(left)
-    value = f"CASE WHEN {right.sql} = -1 THEN {by_minus_one} ELSE {value} END"
-    fails = f"({right.sql} <=> -1 AND {left.sql} IS NOT NULL AND {_minus(left)} IS NULL)"
-    return strictly(value, kind, left, right, fails=fails)
+        return strictly(form.format(right.sql), kind, left, right)
+    negated = f"({_minus(left)} * 0)" if isinstance(node, exp.Mod) else _minus(left)
+    value = form.format(f"nullif(nullif({right.sql}, 0), -1)")
+    return partial(f"CASE WHEN {right.sql} = -1 THEN {negated} ELSE {value} END", kind, left, right)
 
 
 def _remainder(self: Expression, node: exp.Expr) -> Cell | None:
@@ -470,7 +467,7 @@ def _null_if(self: Expression, node: exp.Expr) -> Cell:
 
 def _extreme(self: Expression, node: exp.Expr) -> Cell | None:
     kind = self.kind(node)
-    if kind not in _COMPARED:
+    if kind not in _COMPARED or kind == "FLOAT":  # of which DuckDB loses the sign of zero
         return None
     cells = [self.as_type(part, kind) for part in (node.this, *node.expressions)]
     name = "greatest" if isinstance(node, exp.Greatest) else "least"
@@ -594,26 +591,19 @@ def _like(self: Expression, node: exp.Expr) -> Cell | None:
 def _substring(self: Expression, node: exp.Expr) -> Cell | None:
     """Position 0 is one before the first in DuckDB, and the first in Spark."""
     x, start = self.cell(node.this), self.as_type(node.args["start"], "BIGINT")
-    length = node.args.get("length")
     if x.kind != "VARCHAR":
         return None
-    # Beyond these positions DuckDB fails; no text is as long as what Spark's INT holds.
-    fails: str | None = f"coalesce({start.sql} NOT BETWEEN -4294967295 AND 4294967295, FALSE)"
-    if node.args["start"].find(exp.Column) is None:
-        fails = None if abs(self.value(node.args["start"]) or 0) < 2**31 else fails
     at = f"CAST(greatest(least({start.sql}, 2000000000L), -2000000000L) AS INT)"
-    if length is None:
+    if node.args.get("length") is None:
         value = f"substring({x.sql}, {at})"
     else:
-        count = self.value(length)
+        count = self.value(node.args["length"])
         if not isinstance(count, int) or not 0 <= count < 2**31:
             return None
-        less = max(count - 1, 0)
-        value = f"substring({x.sql}, {at}, CASE WHEN {start.sql} = 0 THEN {less} ELSE {count} END)"
-    if fails is not None:
-        value = f"CASE WHEN NOT {fails} THEN {value} END"
-        fails = f"({fails} AND {x.sql} IS NOT NULL)"
-    return strictly(value, "VARCHAR", x, start, fails=fails)
+        shorter = f"CASE WHEN {start.sql} = 0 THEN {max(count - 1, 0)} ELSE {count} END"
+        value = f"substring({x.sql}, {at}, {shorter})"
+    possible = f"{start.sql} BETWEEN -4294967295 AND 4294967295"  # beyond, DuckDB fails
+    return partial(f"CASE WHEN {possible} THEN {value} END", "VARCHAR", x, start)
 
 
 def _side(self: Expression, node: exp.Expr) -> Cell | None:
@@ -647,20 +637,32 @@ def _epoch_us(self: Expression, node: exp.Expr) -> Cell | None:
 
 
 def _truncated(self: Expression, node: exp.Expr) -> Cell | None:
-    unit = node.args["unit"].name.upper()
-    if self.cell(node.this).kind not in ("DATE", "TIMESTAMP") or self.kind(node) != "TIMESTAMP":
+    unit, x = node.args["unit"].name.upper(), self.cell(node.this)
+    if self.kind(node) != "TIMESTAMP":
         return None
-    x = self.as_type(node.this, "TIMESTAMP")
+    if x.kind == "DATE":
+        return _truncated_date(x, unit)
     micros = micros_sql(x.sql)
-    if unit in _FIXED_UNITS:
+    if x.kind == "TIMESTAMP" and unit in _FIXED_UNITS:
         value = timestamp_sql(f"try_subtract({micros}, pmod({micros}, {_FIXED_UNITS[unit]}L))")
-    elif unit in _CALENDAR_UNITS:
+    elif x.kind == "TIMESTAMP" and unit in _CALENDAR_UNITS:
         # Before the first full year the result is out of range: DuckDB fails, and so would Spark.
         possible = f"CASE WHEN year({x.sql}) > -290308 THEN {x.sql} END"
         value = f"CAST(date_trunc('{unit}', {possible}) AS TIMESTAMP_NTZ)"
     else:
         return None
     return partial(f"CASE WHEN {infinite_sql(x)} THEN {x.sql} ELSE {value} END", "TIMESTAMP", x)
+
+
+def _truncated_date(x: Cell, unit: str) -> Cell | None:
+    """As a date, then as a timestamp, which has a smaller range."""
+    if unit == "DAY":
+        return cast(x, "TIMESTAMP")
+    if unit not in _CALENDAR_UNITS:
+        return None
+    possible = f"CASE WHEN abs(unix_date({x.sql})) < 107000000 THEN {x.sql} END"
+    value = f"CASE WHEN {infinite_sql(x)} THEN {x.sql} ELSE trunc({possible}, '{unit}') END"
+    return cast(partial(value, "DATE", x), "TIMESTAMP")
 
 
 def _part(self: Expression, name: str, argument: exp.Expr, node: exp.Expr) -> Cell | None:
