@@ -10,6 +10,7 @@ import os
 import random
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from dpsqlp.sql.spark import spark_rows, spark_type
 pytestmark = pytest.mark.xdist_group("spark")
 
 OPTIONS = "epsilon = 1, delta = 1e-6, privacy_unit_column = unit, max_rows_contributed = 4"
-SIZE = int(os.environ.get("DPSQLP_SPARK_FUZZ", "80"))  # random expressions
+SIZE = int(os.environ.get("DPSQLP_SPARK_FUZZ", "48"))  # random expressions
 US_MAX, DAY_MAX = 2**63 - 1, 2**31 - 1
 INTEGERS = [0, 1, -1, 2, -2, 3, 7, -7, 10, 100, 127, -128]
 DOUBLES = [
@@ -105,19 +106,27 @@ def crossed(types: dict[str, str]) -> pa.Table:
 def both(spark: Any, query: Query, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """What DuckDB and Spark make of the same rows, in the same order."""
     text = spark_rows(query)
-    connection = connect({t.name: t.rows for t in query.public_tables})
+    connection = connect({table.name: table.rows for table in query.public_tables})
     connection.register(query.source.name, rows)
     local = connection.sql(query.row_sql).to_arrow_table()
-    connection.register("given", rows)
-    views = {query.source.name: (rows, query.source.columns)}
+    show(spark, query.source.name, rows, query.source.columns)
     for table in query.public_tables:
-        described = connection.execute(f"DESCRIBE {table.name}").fetchall()
-        views[table.name] = (table.rows, [(name, kind) for name, kind, *_ in described])
+        columns = connection.execute(f"DESCRIBE {table.name}").fetchall()
+        show(spark, table.name, table.rows, [(name, kind) for name, kind, *_ in columns])
     connection.close()
-    for name, (table, columns) in views.items():
-        schema = ", ".join(f"`{column}` {spark_type(kind)}" for column, kind in columns)
-        spark.createDataFrame(table, schema=schema).createOrReplaceTempView(name)
     return in_order(local), in_order(spark.sql(text).toArrow())
+
+
+SHOWN: dict[str, pa.Table] = {}
+
+
+def show(spark: Any, name: str, rows: pa.Table, columns: Sequence[tuple[str, str]]) -> None:
+    """Make it a view, unless it is one already."""
+    if name in SHOWN and SHOWN[name].equals(rows):
+        return
+    schema = ", ".join(f"`{column}` {spark_type(kind)}" for column, kind in columns)
+    spark.createDataFrame(rows, schema=schema).createOrReplaceTempView(name)
+    SHOWN[name] = rows
 
 
 def in_order(table: pa.Table) -> pa.Table:
@@ -173,7 +182,8 @@ FAILING = [  # an error passes through what would otherwise give a value
     *("COALESCE(x + y, 5)", "COALESCE(5, x + y)", "(x + y) IS NULL", "x * y > 0 OR TRUE"),
     *("x - y > 0 AND FALSE", "CASE WHEN x > 0 THEN 1 ELSE x * y END", "x IN (1, x * y)"),
     *("CASE WHEN x * y > 0 THEN 1 ELSE 2 END", "GREATEST(x, x * y)", "NULLIF(x, x * y)"),
-    *("CONCAT('a', x * y)", "x * y IS DISTINCT FROM 1", "COALESCE(TRY(x * y), 7)", "COALESCE(-x, 1)"),
+    *("CONCAT('a', x * y)", "x * y IS DISTINCT FROM 1", "COALESCE(TRY(x * y), 7)"),
+    *("COALESCE(-x, 1)", "x IN (x * y, 1)"),
     *("COALESCE(x % y, 7)", "COALESCE(x // y, 7)", "COALESCE(ABS(x), y)", "x BETWEEN 1 AND x * y"),
     *("COALESCE(CAST(x AS TINYINT), 7)", "COALESCE(TRY_CAST(x AS TINYINT), 7)"),
     *("CASE WHEN x = 7 THEN 0 WHEN x + y > 0 THEN 1 END", "TRY_CAST(x * y AS TINYINT) IS NULL"),
@@ -532,7 +542,7 @@ def test_random_expressions(spark: Any) -> None:
         places = grammar.random.choices(range(len(VALUES[kind])), k=400)
         columns[name] = VALUES[kind].take(pa.array(places))
     rows = pa.table({"unit": pa.array(range(400), pa.int64()), **columns})
-    keys = [grammar.make(kind, 4) for kind in "idtb" for _ in range(SIZE // 4)]
+    keys = [grammar.make(kind, 3) for kind in "idtb" for _ in range(SIZE // 4)]
     local, remote = both(spark, compiled(types, keys), rows)
     compare(local, remote, {f"key_{n}": key for n, key in enumerate(keys)})
 

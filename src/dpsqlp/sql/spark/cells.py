@@ -1,8 +1,8 @@
 """Spark SQL of single values: names, types, literals, casts, and where DuckDB fails on a row.
 
 In DuckDB an error anywhere below TRY makes the whole TRY null, even where a COALESCE or an AND
-stands between them; Spark has no TRY. So an expression is translated to a `Cell`: a value that never
-fails in Spark, and the condition on which DuckDB would have failed.
+stands between them; Spark has no TRY. So an expression is translated to a `Cell`: a value that
+never fails in Spark, and the condition on which DuckDB would have failed.
 """
 
 from __future__ import annotations
