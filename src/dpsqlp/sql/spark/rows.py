@@ -21,11 +21,11 @@ from dpsqlp.sql.database import Binder, quote, syntax_tree
 from dpsqlp.sql.dialect import Stream
 from dpsqlp.sql.query import Query
 from dpsqlp.sql.scope import sql
-from dpsqlp.sql.spark_cells import Cell, name_sql, spark_type
-from dpsqlp.sql.spark_expressions import Expression, different, refused
+from dpsqlp.sql.spark import operators, texts, times
+from dpsqlp.sql.spark.cells import Cell, name_sql, spark_type
+from dpsqlp.sql.spark.expressions import Expression, different, refused
 
-__all__ = ["spark_rows", "spark_type"]
-
+_WHITELIST = {**operators.TRANSLATIONS, **texts.TRANSLATIONS, **times.TRANSLATIONS}
 _JOINS = {
     ("", ""): "CROSS JOIN",
     ("", "CROSS"): "CROSS JOIN",
@@ -154,7 +154,7 @@ class _Rows:
         def subquery(below: exp.Expr) -> str:
             return self.query(below, relations, scope)[0]
 
-        expression = Expression(self.binder, scope.find, subquery)
+        expression = Expression(self.binder, _WHITELIST, scope.find, subquery)
         text = "FROM " + self._item(node.args["from_"].this, relations, scope, expression)
         for join in node.args.get("joins") or []:
             text += " " + self._join(join, relations, scope, expression)
@@ -292,7 +292,12 @@ def _check_reading(text: str, tree: exp.Expr) -> None:
 
 
 def _shape(tree: Any) -> Any:
-    """DuckDB's syntax tree without the places in the text."""
-    if isinstance(tree, dict):
-        return {key: _shape(value) for key, value in tree.items() if key != "query_location"}
-    return [_shape(value) for value in tree] if isinstance(tree, list) else tree
+    """DuckDB's syntax tree without the places in the text; NOT x IS NULL is x IS NOT NULL."""
+    if isinstance(tree, list):
+        return [_shape(value) for value in tree]
+    if not isinstance(tree, dict):
+        return tree
+    below = tree.get("children") or [{}]
+    if tree.get("type") == "OPERATOR_NOT" and below[0].get("type") == "OPERATOR_IS_NULL":
+        tree = {**below[0], "type": "OPERATOR_IS_NOT_NULL"}
+    return {k: _shape(v) for k, v in tree.items() if not k.startswith("query_location")}
