@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.prf import Words
-from dpsqlp.kernels import kernel
+from dpsqlp.kernels import kernel, prefetch
 
 ID_FIELDS = [("id0", np.uint64), ("id1", np.uint64)]
 _ROWS_MAX = (1 << 32) - 2
@@ -112,6 +112,7 @@ def _find(slots, rows, ids, found):  # type: ignore[no-untyped-def]
                 at = (at + np.uint64(1)) & mask
                 slot = slots[at]
             found[k] = np.int64(slot & low) - 1
+            prefetch(rows, found[k])
         for k in range(begin, end):
             if found[k] >= 0:
                 row = rows[found[k]]
