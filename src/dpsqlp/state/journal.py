@@ -1,6 +1,6 @@
 """The journal of a pipeline: what makes a trigger happen exactly once.
 
-In this order, each step durable before the next:
+In this order, each step durable before the next, deltas and release at once:
 
     intent      which records the next trigger reads; a retry reads exactly those
     deltas      what the trigger changed in each shard table (now and then a whole snapshot)
@@ -165,9 +165,9 @@ class Journal:
         position: Any,
         each: Each = map,
     ) -> bytes:
-        """Make a trigger true: deltas, release, then the manifest. Nothing is sent before.
+        """Make a trigger true: deltas and release, then the manifest. Nothing is sent before.
 
-        The release, which is returned, is made while threads write the deltas.
+        The release, which is returned, is made and written while threads write the deltas.
         """
         trigger = step.trigger
         open_tables: dict[str, Any] = {
@@ -196,6 +196,7 @@ class Journal:
 
         writing = each(write, list(open_tables))
         released = release()
+        release_file = self._write(f"releases/{trigger}.arrow", [released])
         logs = dict(writing)
         before = self.manifest.files()
         self.manifest = replace(
@@ -203,7 +204,7 @@ class Journal:
             trigger=trigger,
             position=position,
             input_digest=digest([text.encode() for text in digests]),
-            release=self._write(f"releases/{trigger}.arrow", [released]),
+            release=release_file,
             tables=logs,
         )
         self.storage.put("manifest.json", [seal(asdict(self.manifest) | {"format": FORMAT})])
