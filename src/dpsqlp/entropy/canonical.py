@@ -133,7 +133,7 @@ def encode(columns: Sequence[pa.Array], rows: int) -> Encoded:
 def _encode_integers(column: pa.Array) -> Encoded:
     numbers = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     data = np.empty(9 * len(numbers), np.uint8)
-    _write_integers(numbers.view(np.uint64) ^ _SIGN, data)
+    _write_integers(numbers.view(np.uint64), data)
     return Encoded(data, np.arange(0, len(data) + 1, 9))
 
 
@@ -281,9 +281,10 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 @numba.njit(nogil=True, cache=True)
 def _write_integers(words, data):  # type: ignore[no-untyped-def]
     for r in range(len(words)):
+        word = words[r] ^ _SIGN
         data[9 * r] = 2
         for k in range(8):
-            data[9 * r + 1 + k] = (words[r] >> np.uint64(56 - 8 * k)) & np.uint64(255)
+            data[9 * r + 1 + k] = (word >> np.uint64(56 - 8 * k)) & np.uint64(255)
 
 
 @numba.njit(nogil=True, cache=True)

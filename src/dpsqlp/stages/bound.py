@@ -124,7 +124,8 @@ def contents(table: UnitTable) -> list[NDArray[Any]]:
     pairs = rows["pairs"]
     entries = np.empty(int(pairs.sum(dtype=np.int64)), np.uint64)
     _gather_entries(rows, table.slab, entries)
-    return [table.ids(np.arange(table.size)), rows["kept"], rows["votes"], pairs, entries]
+    ids = np.stack([rows["id0"], rows["id1"]], axis=1)
+    return [ids, rows["kept"], rows["votes"], pairs, entries]
 
 
 def restore(saved: list[NDArray[Any]]) -> UnitTable:
@@ -354,10 +355,11 @@ def _redo(units, slab, used, free, done, rows, entries, votes):  # type: ignore[
     return len(rows)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _gather_entries(units, slab, entries):  # type: ignore[no-untyped-def]
     at = 0
     for row in range(len(units)):
+        prefetch(slab, np.int64(units[min(row + _FETCH_AHEAD, len(units) - 1)].block))
         pairs = np.int64(units[row].pairs)
         if pairs == 0:
             continue

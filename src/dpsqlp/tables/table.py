@@ -138,7 +138,8 @@ def _append(slots, rows, size, ids, missing, found):  # type: ignore[no-untyped-
     low = np.uint64(0xFFFFFFFF)
     leaders = np.empty(len(missing), np.int64)
     known = size
-    for k in missing:
+    for number, k in enumerate(missing):
+        prefetch(slots, ids[missing[min(number + _FETCH_AHEAD, len(missing) - 1)], 0] & mask)
         at = ids[k, 0] & mask
         tag = ids[k, 1] >> np.uint64(32)
         while slots[at] != 0:
@@ -162,6 +163,7 @@ def _append(slots, rows, size, ids, missing, found):  # type: ignore[no-untyped-
 def _reindex(slots, rows, size):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(slots) - 1)
     for row in range(size):
+        prefetch(slots, rows[min(row + _FETCH_AHEAD, size - 1)].id0 & mask)
         at = rows[row].id0 & mask
         while slots[at] != 0:
             at = (at + np.uint64(1)) & mask
