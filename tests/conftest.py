@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ def spark() -> Iterator[Any]:
     group, so that one worker has the JVM."""
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
