@@ -123,8 +123,9 @@ class Shards:
 def missing_or_damaged(name: str, what: str) -> StateError:
     """A file that a manifest vouches for is not what it should be."""
     return StateError(
-        f"The state file {name} is {what}. Nothing was released or changed. Restore the whole folder"
-        " from a copy made since the last trigger, or begin a new pipeline, which spends again."
+        f"The state file {name} is {what}. Nothing was released or changed. Restore the whole"
+        " folder from a copy made since the last trigger, or begin a new pipeline, which spends"
+        " again."
     )
 
 
