@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 from dpsqlp.api import choose, read_script
 from dpsqlp.engines.script import check_apart
 from dpsqlp.engines.spark.stream import Batches, FrameSink, ticking
-from dpsqlp.errors import PlanError, StateError
+from dpsqlp.errors import PlanError, SecretError, StateError
 from dpsqlp.sinks.base import make_sink
 from dpsqlp.sources.pushed import arrow_table
 from dpsqlp.sql import compile_script
-from dpsqlp.state.storage import LocalStorage
+from dpsqlp.state.remote import below, storage_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_running: dict[Path, tuple[Any, Batches]] = {}
+_running: dict[str, tuple[Any, Batches]] = {}
 
 
 def start(
@@ -44,8 +44,9 @@ def start(
     """Start a Structured Streaming query, or go on with one. `frame` is a stream with the columns
     of the query's source, whose connector is 'python'.
 
-    `state` is a folder on storage that driver and executors share; Spark's checkpoint lies in it.
-    The secret is a file outside it, made if there is none, that driver and executors can read.
+    `state` is a folder that driver and executors share, or the URI of an object store (s3://,
+    gs://, abfs://); Spark's checkpoint lies in it. The secret is a file outside it, made if there
+    is none, that driver and executors can read.
     Releases go where CREATE SINK says, or as a DataFrame to `write(release, trigger)`; after a
     crash the last trigger is written again, the same. `shards` is fixed at the first start.
     """
@@ -64,26 +65,24 @@ def start(
             " ...), or write=..., and not both."
         )
     target = make_sink(chosen.name, chosen.options, folder) if write is None else FrameSink(write)
-    root = Path(state).resolve()
+    root = str(state) if "://" in str(state) else str(Path(state).resolve())
     if root in _running:
         before, left = _running[root]
         if before.isActive:
             raise StateError(f"A query is running on the state in {root}. Stop that one first.")
         left.close()
-    key = root.with_suffix(".secret") if secret is None else Path(secret).resolve()
-    check_apart(key, root)
     batches = Batches(
         chosen.query,
         target,
-        root / chosen.name,
-        key,
-        _token(root / "checkpoint"),
+        below(root, chosen.name),
+        _secret(root, secret),
+        _token(below(root, "checkpoint")),
         shards,
     )
     query = (
         ticking(frame, chosen.query)
         .writeStream.foreachBatch(batches)
-        .option("checkpointLocation", str(root / "checkpoint"))
+        .option("checkpointLocation", _spark_uri(below(root, "checkpoint")))
         .trigger(processingTime=f"{chosen.query.emit.interval_us // 1000} milliseconds")
         .queryName(chosen.name)
         .start()
@@ -92,9 +91,28 @@ def start(
     return query
 
 
-def _token(checkpoint: Path) -> str:
+def _secret(root: str, given: str | os.PathLike[str] | None) -> Path:
+    """The secret's file: beside a state folder, if nothing else is said."""
+    if "://" in root:
+        if given is None:
+            raise SecretError(
+                "The secret is a file that driver and executors can read, and never lies in the"
+                " store of the state. Say where: start(..., secret='/run/secrets/views')."
+            )
+        return Path(given).resolve()
+    secret = Path(root).with_suffix(".secret") if given is None else Path(given).resolve()
+    check_apart(secret, Path(root))
+    return secret
+
+
+def _spark_uri(location: str) -> str:
+    """As Spark's own file systems name it."""
+    return location.partition("?")[0].replace("s3://", "s3a://", 1)
+
+
+def _token(checkpoint: str) -> str:
     """A number that the state and the checkpoint both keep, so that neither can be swapped."""
-    storage = LocalStorage(checkpoint)
+    storage = storage_at(checkpoint)
     token = storage.get("dpsqlp")
     if token is None:
         token = secrets.token_hex(16).encode()

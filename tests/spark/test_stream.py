@@ -64,7 +64,7 @@ class Streamed:
         self.batches = self.opened()
 
     def opened(self, checkpoint: str = "c") -> Batches:
-        state, secret = self.folder / "state", self.folder / "secret"
+        state, secret = str(self.folder / "state"), self.folder / "secret"
         return Batches(
             self.definition.query, self.sink, state, secret, checkpoint, 2, clock=self.clock
         )

@@ -219,7 +219,7 @@ def real(
     ] = None,
     selection_share: Annotated[
         float, typer.Option(help="Part of the budget for selection, of the preset best.")
-    ] = 0.8,
+    ] = 0.75,
     selection_spending: Annotated[
         Literal["even", "late"],
         typer.Option(help="How selection spends delta over the triggers, of the preset best."),

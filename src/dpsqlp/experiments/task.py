@@ -85,7 +85,7 @@ def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -
     """The options of a preset at [C] contributions."""
     if name == "best":
         caps = Caps(contributions, 1, min(6, contributions))
-        return Options(epsilon, delta, caps, selection_share=0.8, selection_spending="late")
+        return Options(epsilon, delta, caps, selection_share=0.75, selection_spending="late")
     caps = Caps(contributions, contributions, contributions)
     return Options(
         epsilon, delta, caps, mechanism="tree", release="threshold", published=name == "paper"

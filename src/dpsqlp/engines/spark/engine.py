@@ -29,8 +29,8 @@ from dpsqlp.sql.query import Query
 from dpsqlp.sql.spark import spark_rows
 from dpsqlp.stages.route import HASHED_KINDS, SEED
 from dpsqlp.state.journal import Changes, Intent
+from dpsqlp.state.remote import storage_at
 from dpsqlp.state.shards import File, TableLog, open_places, parse_name, shard_name
-from dpsqlp.state.storage import LocalStorage
 from dpsqlp.trigger import Releases, collect
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SparkEngine(Engine):
         self,
         spark: SparkSession,
         query: Query,
-        state: Path,
+        state: Path | str,
         secret: Path,
         source: SparkSource,
         sink: Sink,
@@ -61,11 +61,15 @@ class SparkEngine(Engine):
         clock: Clock | None = None,
         shards: int,
     ) -> None:
-        """Open the state, or begin one with so many shards."""
+        """Open the state, or begin one with so many shards.
+
+        The state is a folder or the URI of an object store, which executors see too.
+        """
         self._given = spark
-        self._state, self._secret = state.resolve(), secret.resolve()
+        self._state = state if isinstance(state, str) else str(state.resolve())
+        self._secret = secret.resolve()
         self._row_sql = spark_rows(query)
-        storage = LocalStorage(self._state)
+        storage = storage_at(self._state)
         key = load_secret(self._secret, storage_is_new=not storage.list())
         super().__init__(query, storage, key, source, sink, clock=clock, shards=shards)
 
@@ -95,7 +99,7 @@ class SparkEngine(Engine):
     ) -> tuple[Changes, Callable[[], Releases]]:
         manifest = self.journal.manifest
         task = (
-            str(self._state),
+            self._state,
             str(self._secret),
             manifest.instance,
             trigger,

@@ -129,7 +129,7 @@ class Batches:
 
     query: Query
     sink: Sink
-    state: Path
+    state: str
     secret: Path
     checkpoint: str  # a number of its own
     shards: int

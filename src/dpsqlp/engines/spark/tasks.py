@@ -31,8 +31,8 @@ from dpsqlp.stages.combine import Groups, merge
 from dpsqlp.stages.route import key_shards
 from dpsqlp.state.arrays import pack, unpack
 from dpsqlp.state.journal import input_digest, read_manifest
+from dpsqlp.state.remote import storage_at
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog, parse_name, shard_name
-from dpsqlp.state.storage import LocalStorage
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.units import UnitTable
 from dpsqlp.trigger import Pipeline
@@ -121,7 +121,7 @@ class Worker:
     """What a Python worker keeps of a pipeline from one trigger to the next."""
 
     def __init__(self, task: Task) -> None:
-        self._storage = LocalStorage(Path(task.state), shared=True)
+        self._storage = storage_at(task.state, shared=True)
         created = read_pipeline(self._storage, load_secret(Path(task.secret), storage_is_new=False))
         if created is None or created.secret.instance.hex() != task.instance:
             raise StateError(

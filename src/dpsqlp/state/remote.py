@@ -1,0 +1,160 @@
+"""State on an object store (S3, GCS, Azure), through `pyarrow.fs`.
+
+A put is one object, which such a store shows when it is closed. A large one whose upload fails may
+be left torn; no manifest names it, and the trigger that runs again writes it anew. The small ones
+(intent, manifest) go in one request, whole or not at all. What remains is to keep out a second
+writer: a lease, which its owner renews and anybody can read. Without compare-and-swap that cannot be
+certain; two writers that begin within a moment of each other both notice, and stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as fs
+
+from dpsqlp.errors import StateError
+from dpsqlp.state.storage import LocalStorage, Storage
+
+_LEASE = "lease.json"
+_LEASE_SECONDS = 60.0
+_SETTLING_SECONDS = 2.0
+
+
+def storage_at(location: str, *, shared: bool = False) -> Storage:
+    """The storage at a path or URI. `shared`: others may write the same objects meanwhile."""
+    if "://" not in location:
+        return LocalStorage(Path(location), shared=shared)
+    try:
+        filesystem, root = fs.FileSystem.from_uri(location)
+    except (OSError, pa.ArrowException) as error:
+        raise StateError(f"The state {location} cannot be reached: {error}") from error
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return LocalStorage(Path(root), shared=shared)
+    if isinstance(filesystem, fs.HadoopFileSystem):
+        raise StateError(
+            f"The state {location} would lie on HDFS, where a file cannot be replaced in one step."
+            " Use an object store, or a folder that all machines mount."
+        )
+    return ObjectStorage(filesystem, root)
+
+
+def below(location: str, name: str) -> str:
+    """The location of a folder in a location; a URI's query stays at its end."""
+    path, mark, query = location.partition("?") if "://" in location else (location, "", "")
+    return f"{path.rstrip('/')}/{name}{mark}{query}"
+
+
+class ObjectStorage:
+    """A prefix of an object store."""
+
+    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+        self._owner: str | None = None  # of the lease, while it is held here
+
+    def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
+        """Store the concatenation of parts under a name, atomically and durably."""
+        if self._owner is not None and name != _LEASE:
+            self._check_lease()  # after a long pause it may be another's
+        with _told(f"{self._root}/{name}"), self._filesystem.open_output_stream(
+            f"{self._root}/{name}", compression=None
+        ) as stream:
+            for part in parts:
+                stream.write(part)
+
+    def get(self, name: str) -> bytes | None:
+        """The object, or None."""
+        try:
+            with self._filesystem.open_input_stream(
+                f"{self._root}/{name}", compression=None
+            ) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+    def list(self) -> list[str]:
+        """All names."""
+        selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        with _told(self._root):
+            infos = self._filesystem.get_file_info(selector)
+        paths = (info.path for info in infos if info.type == fs.FileType.File)
+        names = (path.removeprefix(f"{self._root}/") for path in paths)
+        return sorted(name for name in names if name != _LEASE)
+
+    def delete(self, name: str) -> None:
+        """Remove an object; nothing happens if there is none."""
+        with contextlib.suppress(FileNotFoundError), _told(f"{self._root}/{name}"):
+            self._filesystem.delete_file(f"{self._root}/{name}")
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep out a second writer while the context lasts."""
+        held_by, until = self._lease()
+        if held_by is not None and until > time.time():
+            raise self._another()
+        self._owner = uuid.uuid4().hex
+        ended = threading.Event()
+        renewing = threading.Thread(target=self._renew_until, args=(ended,), daemon=True)
+        try:
+            self._renew()
+            time.sleep(_SETTLING_SECONDS)  # one that began at the same moment has overwritten it
+            self._check_lease()
+            renewing.start()
+            yield
+        finally:
+            ended.set()
+            if renewing.is_alive():
+                renewing.join()
+            if self._lease()[0] == self._owner:
+                self.delete(_LEASE)
+            self._owner = None
+
+    def _renew_until(self, ended: threading.Event) -> None:
+        while not ended.wait(_LEASE_SECONDS / 4):
+            with contextlib.suppress(StateError):  # away for a moment, or another's: see put
+                self._check_lease()
+                self._renew()
+
+    def _renew(self) -> None:
+        lease = {"owner": self._owner, "until": time.time() + _LEASE_SECONDS}
+        self.put(_LEASE, [json.dumps(lease).encode()])
+
+    def _lease(self) -> tuple[str | None, float]:
+        """Who has the lease, and until when."""
+        data = self.get(_LEASE)
+        if data is None:
+            return None, 0.0
+        lease = json.loads(data)
+        return lease["owner"], lease["until"]
+
+    def _check_lease(self) -> None:
+        if self._lease()[0] != self._owner:
+            raise self._another()
+
+    def _another(self) -> StateError:
+        return StateError(
+            f"Another process is running on the state in {self._root}, or has ended without saying"
+            f" so: then wait {_LEASE_SECONDS:g} seconds. One writer at a time."
+        )
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Say what a failing store was asked for, and what to do."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StateError(
+            f"{name} could not be reached: {error}. Nothing was published that is not stored."
+            " Repair the store or its permissions, then run again."
+        ) from error

@@ -1,0 +1,166 @@
+"""State on an object store: whole objects, a lease, and the journal as on a disk."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as fs
+import pytest
+
+from dpsqlp.errors import StateError
+from dpsqlp.state import remote
+from dpsqlp.state.remote import ObjectStorage, below, storage_at
+from dpsqlp.state.storage import LocalStorage
+from plans import make_batch, make_plan
+from state.test_journal import run_to_end
+
+
+class Bucket(fs.FileSystemHandler):
+    """Objects by name, which appear when their stream is closed. No folders."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.broken = False
+
+    def get_type_name(self) -> str:
+        return "bucket"
+
+    def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
+        bucket = self
+
+        class Stream(io.BytesIO):
+            def write(self, data: Any) -> int:
+                if bucket.broken:
+                    raise OSError("the store is away")
+                return super().write(data)
+
+            def close(self) -> None:
+                if not self.closed:
+                    bucket.objects[path] = self.getvalue()
+                super().close()
+
+        return pa.PythonFile(Stream(), mode="w")
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        if path not in self.objects:
+            raise FileNotFoundError(path)
+        return pa.PythonFile(io.BytesIO(self.objects[path]), mode="r")
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        return [
+            fs.FileInfo(name, fs.FileType.File)
+            for name in self.objects
+            if name.startswith(selector.base_dir + "/")
+        ]
+
+    def delete_file(self, path: str) -> None:
+        if path not in self.objects:
+            raise FileNotFoundError(path)
+        del self.objects[path]
+
+    def _unused(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+    normalize_path = get_file_info = create_dir = delete_dir = delete_dir_contents = _unused
+    delete_root_dir_contents = move = copy_file = open_input_file = open_append_stream = _unused
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    monkeypatch.setattr(remote, "_SETTLING_SECONDS", 0.01)
+    return Bucket()
+
+
+def storage(bucket: Bucket) -> ObjectStorage:
+    return ObjectStorage(fs.PyFileSystem(bucket), "b/state/")
+
+
+def test_objects_come_and_go(bucket: Bucket) -> None:
+    store = storage(bucket)
+    store.put("a/x", [b"1", memoryview(b"23")])
+    assert (store.get("a/x"), store.get("a/y"), store.list()) == (b"123", None, ["a/x"])
+    bucket.broken = True
+    with pytest.raises(StateError, match="could not be reached"):
+        store.put("a/z", [b"4"])
+    bucket.objects.pop("b/state/a/z", None)
+    store.delete("a/x")
+    store.delete("a/x")
+    assert store.list() == []
+
+
+def test_one_writer_at_a_time(bucket: Bucket) -> None:
+    with storage(bucket).lock(), pytest.raises(StateError, match="Another process"):  # noqa: SIM117
+        with storage(bucket).lock():
+            pass
+    with storage(bucket).lock():
+        pass
+    assert bucket.objects == {}
+
+
+def test_a_lease_that_ran_out_can_be_taken(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that died is waited for; one that only slept can write no more."""
+    slept = storage(bucket)
+    monkeypatch.setattr(remote, "_LEASE_SECONDS", 0.2)
+    held = slept.lock()
+    monkeypatch.setattr(slept, "_renew_until", lambda ended: ended.wait())
+    held.__enter__()
+    slept.put("x", [b"1"])
+    time.sleep(0.3)
+    with storage(bucket).lock():
+        with pytest.raises(StateError, match="Another process"):
+            slept.put("x", [b"2"])
+        held.__exit__(None, None, None)
+        assert "b/state/lease.json" in bucket.objects  # it was not its own to delete
+    assert bucket.objects == {"b/state/x": b"1"}
+
+
+def test_a_lease_is_renewed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_LEASE_SECONDS", 0.4)
+    with storage(bucket).lock():
+        time.sleep(1.0)
+        with pytest.raises(StateError, match="Another process"), storage(bucket).lock():
+            pass
+
+
+def test_two_that_begin_at_once_both_notice(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later one has overwritten the lease before the first looks again."""
+    first, second = storage(bucket), storage(bucket)
+
+    def meanwhile(_: float) -> None:
+        second._owner = "second"
+        second._renew()
+
+    monkeypatch.setattr(remote.time, "sleep", meanwhile)
+    with pytest.raises(StateError, match="Another process"), first.lock():
+        pass
+
+
+def test_the_journal_goes_on_from_an_object_store(bucket: Bucket) -> None:
+    """A pipeline stopped after every trigger, each time from what the store has."""
+    plan = make_plan(6)
+    batches = [make_batch([(u, u % 3, 0, u) for u in range(9 * trigger)]) for trigger in range(6)]
+    runs = []
+    for stops in (range(1, 7), [6]):
+        emitted: dict[int, bytes] = {}
+        store = ObjectStorage(fs.PyFileSystem(Bucket()), "b")
+        for stop in stops:
+            run_to_end(plan, batches[:stop], 1, store, emitted.__setitem__)
+        runs.append(emitted)
+    assert runs[0] == runs[1]
+    assert len(runs[0]) == 6
+
+
+def test_locations(tmp_path: Path) -> None:
+    assert isinstance(storage_at(str(tmp_path)), LocalStorage)
+    assert isinstance(storage_at(f"file://{tmp_path}"), LocalStorage)
+    assert below("/a/b", "c") == "/a/b/c"
+    assert below("/a?b", "c") == "/a?b/c"
+    assert below("s3://b/a/?region=x", "c") == "s3://b/a/c?region=x"
+    with pytest.raises(StateError, match="cannot be reached"):
+        storage_at("nowhere://x")
