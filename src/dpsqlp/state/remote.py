@@ -3,8 +3,8 @@
 A put is one object, which such a store shows when it is closed. A large one whose upload fails may
 be left torn; no manifest names it, and the trigger that runs again writes it anew. The small ones
 (intent, manifest) go in one request, whole or not at all. What remains is to keep out a second
-writer: a lease, which its owner renews and anybody can read. Without compare-and-swap that cannot be
-certain; two writers that begin within a moment of each other both notice, and stop.
+writer: a lease, which its owner renews and anybody can read. Without compare-and-swap that cannot
+be certain; two writers that begin within a moment of each other both notice, and stop.
 """
 
 from __future__ import annotations
