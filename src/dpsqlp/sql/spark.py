@@ -292,7 +292,12 @@ def _check_reading(text: str, tree: exp.Expr) -> None:
 
 
 def _shape(tree: Any) -> Any:
-    """DuckDB's syntax tree without the places in the text."""
-    if isinstance(tree, dict):
-        return {key: _shape(value) for key, value in tree.items() if key != "query_location"}
-    return [_shape(value) for value in tree] if isinstance(tree, list) else tree
+    """DuckDB's syntax tree without the places in the text; NOT x IS NULL is x IS NOT NULL."""
+    if isinstance(tree, list):
+        return [_shape(value) for value in tree]
+    if not isinstance(tree, dict):
+        return tree
+    below = tree.get("children") or [{}]
+    if tree.get("type") == "OPERATOR_NOT" and below[0].get("type") == "OPERATOR_IS_NULL":
+        tree = {**below[0], "type": "OPERATOR_IS_NOT_NULL"}
+    return {k: _shape(v) for k, v in tree.items() if not k.startswith("query_location")}

@@ -1,8 +1,8 @@
 """Spark SQL of single values: names, types, literals, casts, and where DuckDB fails on a row.
 
-In DuckDB an error anywhere below TRY makes the whole TRY null, even where a COALESCE or an AND stood
-between them; Spark has no TRY. So an expression is translated to a `Cell`: a value that never fails
-in Spark, and the condition on which DuckDB would have failed.
+In DuckDB an error anywhere below TRY makes the whole TRY null, even where a COALESCE or an AND
+stands between them; Spark has no TRY. So an expression is translated to a `Cell`: a value that never
+fails in Spark, and the condition on which DuckDB would have failed.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _WAYS_OUT = {
     "TIME": "Declare it as TEXT, or as a TIMESTAMP.",
     "TIMESTAMP WITH TIME ZONE": "Declare it as TIMESTAMP; times are in UTC.",
 }
+_SUFFIXES = {"INTEGER": "", "BIGINT": "L"}  # of literals
 NULL = '"NULL"'  # DuckDB's type of a bare NULL
 LAST_US = 2**63 - 1  # stands for infinity in DuckDB; minus it for minus infinity
 FIRST_US = -9223372022400000000  # the first day that DuckDB computes with
@@ -154,6 +155,8 @@ def literal(value: pa.Scalar, kind: str) -> Cell:
         return Cell(f"date_from_unix_date({value.cast(pa.int32()).as_py()})", kind)
     if kind == "TIMESTAMP":
         return Cell(timestamp_sql(f"{value.cast(pa.int64()).as_py()}L"), kind)
+    if kind in _SUFFIXES and value.as_py() >= 0:
+        return Cell(f"{value.as_py()}{_SUFFIXES[kind]}", kind)
     return Cell(f"CAST('{value.as_py()}' AS {spark_type(kind)})", kind)
 
 

@@ -321,15 +321,15 @@ def _whole(self: Expression, node: exp.Expr) -> Cell | None:
     if kind not in INTEGERS:
         return None
     left, right = self.as_type(node.this, kind), self.as_type(node.expression, kind)
-    negated = _minus(left)
-    divisor = f"nullif(nullif({right.sql}, 0), -1)"
-    if isinstance(node, exp.Mod):
-        by_minus_one, value = f"{negated} % 1", f"{left.sql} % {divisor}"
-    else:
-        by_minus_one = negated
-        value = f"CAST({left.sql} div {divisor} AS {spark_type(kind)})"
+    form = (
+        "({} % {})" if isinstance(node, exp.Mod) else f"CAST({{}} div {{}} AS {spark_type(kind)})"
+    )
+    if self.value(node.expression) not in (None, 0, -1):
+        return strictly(form.format(left.sql, right.sql), kind, left, right)
+    value = form.format(left.sql, f"nullif(nullif({right.sql}, 0), -1)")
+    by_minus_one = f"({_minus(left)} % 1)" if isinstance(node, exp.Mod) else _minus(left)
     value = f"CASE WHEN {right.sql} = -1 THEN {by_minus_one} ELSE {value} END"
-    fails = f"({right.sql} <=> -1 AND {left.sql} IS NOT NULL AND {negated} IS NULL)"
+    fails = f"({right.sql} <=> -1 AND {left.sql} IS NOT NULL AND {_minus(left)} IS NULL)"
     return strictly(value, kind, left, right, fails=fails)
 
 
@@ -553,13 +553,9 @@ def spaces() -> str:
 
 
 def _characters(query: str) -> list[tuple[str, ...]]:
-    points = "SELECT chr(CAST(i AS INTEGER)) AS c FROM range(1, 1114112) AS t(i)"
-    without_surrogates = f"{points} WHERE i NOT BETWEEN 55296 AND 57343"
-    return (
-        duckdb.connect(":memory:")
-        .execute(f"WITH characters AS ({without_surrogates}) {query} ORDER BY c")
-        .fetchall()
-    )
+    points = "(FROM range(1, 55296) UNION ALL FROM range(57344, 1114112)) AS t(i)"  # no surrogates
+    characters = f"WITH characters AS (SELECT chr(CAST(i AS INTEGER)) AS c FROM {points})"
+    return duckdb.connect(":memory:").execute(f"{characters} {query} ORDER BY c").fetchall()
 
 
 def _trim(self: Expression, node: exp.Expr) -> Cell | None:
@@ -602,7 +598,7 @@ def _substring(self: Expression, node: exp.Expr) -> Cell | None:
     if x.kind != "VARCHAR":
         return None
     # Beyond these positions DuckDB fails; no text is as long as what Spark's INT holds.
-    fails = f"coalesce({start.sql} NOT BETWEEN -4294967295 AND 4294967295, FALSE)"
+    fails: str | None = f"coalesce({start.sql} NOT BETWEEN -4294967295 AND 4294967295, FALSE)"
     if node.args["start"].find(exp.Column) is None:
         fails = None if abs(self.value(node.args["start"]) or 0) < 2**31 else fails
     at = f"CAST(greatest(least({start.sql}, 2000000000L), -2000000000L) AS INT)"
