@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +16,10 @@ def spark() -> Iterator[Any]:
     group, so that one worker has the JVM."""
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # its Python workers have the tests too
     session = (
-        SparkSession.builder.master("local[1]")
+        SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "OFF")
         .config("spark.driver.memory", "2g")
