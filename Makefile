@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: test services check unit crash demo mutants bench peers clean help
+.PHONY: test services check unit crash demo mutants bench bench-spark peers clean help
 
 help: ## Show the targets
-	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/'
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,9 @@ mutants: $(STAMP) ## Break the privacy on purpose in every listed way; each brea
 bench: $(STAMP) ## Speed of the core and of the whole pipeline, one JSON object per line
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/pipeline.py
+
+bench-spark: $(STAMP) services ## The Spark engine beside Spark's own non-private streaming count
+	$(BIN)/python benchmarks/spark.py
 
 peers: $(PEERS_STAMP) ## dpsqlp beside PipelineDP and OpenDP; PEERS='--save' keeps the results
 	$(PEERS_VENV)/bin/python benchmarks/peers.py $(PEERS)

@@ -46,7 +46,7 @@ def open(  # noqa: A001  read as dpsqlp.open
     beside an .sql file as `<stem>.state` and `<stem>.secret`; for text, say where. `sink` names
     the sink where there are several; `tables` are public tables by name.
     """
-    text, file = _read(sql)
+    text, file = read_script(sql)
     if state is None:
         if file is None:
             raise StateError(
@@ -58,7 +58,7 @@ def open(  # noqa: A001  read as dpsqlp.open
     folder = Path() if file is None else file.parent
     public = {name: arrow_table(frame) for name, frame in (tables or {}).items()}
     program = compile_script(text, tables=public, folder=str(folder))
-    chosen = _choose(program.sinks, sink)
+    chosen = choose(program.sinks, sink)
     clock, session = _Clock(), _Session(_target(chosen, folder))
     engine = open_engine(
         chosen,
@@ -256,7 +256,7 @@ class _Session:
         return Release(self.tables[progress.trigger], progress.trigger)
 
 
-def _read(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:
+def read_script(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:
     """The text, and the file it is in if it is in one."""
     if isinstance(sql, str) and ("\n" in sql or not sql.strip().lower().endswith(".sql")):
         return sql, None
@@ -267,7 +267,8 @@ def _read(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:
         raise PlanError(f"The file {file} cannot be read: {error}. Check the path.") from error
 
 
-def _choose(sinks: tuple[SinkDef, ...], name: str | None) -> SinkDef:
+def choose(sinks: tuple[SinkDef, ...], name: str | None) -> SinkDef:
+    """The sink of this name, or the only one."""
     known = {sink.name.lower(): sink for sink in sinks}
     if name is None and len(sinks) == 1:
         return sinks[0]

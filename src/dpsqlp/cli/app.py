@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -52,7 +52,8 @@ def _options(
 @app.command(
     epilog="**Examples:**\n\n"
     "dpsqlp run views.sql\n\n"
-    "tail -F events.jsonl | dpsqlp run live.sql --state /var/lib/live.state"
+    "tail -F events.jsonl | dpsqlp run live.sql --state /var/lib/live.state\n\n"
+    "dpsqlp run views.sql --engine spark --master spark://host:7077 --shards 64"
 )
 def run(
     file: Script,
@@ -67,6 +68,20 @@ def run(
         ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads to work with.")] = 2,
+    engine: Annotated[
+        Literal["local", "spark"],
+        typer.Option(help="What computes: this process, or Spark. The answers are the same."),
+    ] = "local",
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="With Spark: its master; SPARK_REMOTE in the environment names a Connect server."
+            "  [default: this machine]"
+        ),
+    ] = None,
+    shards: Annotated[
+        int, typer.Option(min=1, help="With Spark: shards of a new state, for good.")
+    ] = 8,
     metrics: Annotated[
         bool,
         typer.Option(
@@ -85,7 +100,14 @@ def run(
 
     with refusals():
         code = run_script(
-            file, given_state=state, given_secret=secret, threads=threads, metrics=metrics
+            file,
+            given_state=state,
+            given_secret=secret,
+            threads=threads,
+            metrics=metrics,
+            on_spark=engine == "spark",
+            master=master,
+            shards=shards,
         )
     raise typer.Exit(code)
 

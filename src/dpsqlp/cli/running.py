@@ -10,14 +10,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from dpsqlp.cli.progress import make_progress
 from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import Engine
-from dpsqlp.engines.script import open_engine
+from dpsqlp.engines.script import open_engine, open_spark_engine
+from dpsqlp.engines.spark.session import start_session
 from dpsqlp.engines.together import run_together
 from dpsqlp.errors import PlanError
 from dpsqlp.sql import Program, SinkDef, compile_script, explain_total
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DONE = 0
 INTERRUPTED = 130
@@ -30,6 +35,9 @@ def run_script(
     given_secret: Path | None,
     threads: int,
     metrics: bool,
+    on_spark: bool,
+    master: str | None,
+    shards: int,
 ) -> int:
     """Run a script's sinks; returns the exit code."""
     program = compile_script(file.read_text(encoding="utf-8"), folder=str(file.parent))
@@ -40,12 +48,24 @@ def run_script(
     again += [] if given_state is None else ["--state", str(given_state)]
     again += [] if given_secret is None else ["--secret", str(given_secret)]
 
+    again += ["--engine", "spark"] if on_spark else []
+    again += [] if master is None else ["--master", master]
+
+    def opened(sink: SinkDef, spark: SparkSession | None) -> Engine:
+        folder = file.parent
+        if spark is None:
+            return open_engine(sink, state=state, secret=secret, folder=folder, threads=threads)
+        return open_spark_engine(
+            spark, sink, state=state, secret=secret, folder=folder, shards=shards
+        )
+
     with ExitStack() as stack, _interruptible() as stop:
         engines: dict[str, Engine] = {}
+        spark = start_session(master) if on_spark else None
+        if spark is not None:
+            stack.callback(spark.stop)
         for sink in program.sinks:
-            engine = open_engine(
-                sink, state=state, secret=secret, folder=file.parent, threads=threads
-            )
+            engine = opened(sink, spark)
             stack.callback(engine.close)
             engines[sink.name] = engine
         for sink in program.sinks:

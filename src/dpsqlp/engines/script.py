@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpsqlp.engines.clock import Clock
+from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.pipeline import load_secret
 from dpsqlp.errors import PlanError, SecretError
@@ -14,6 +16,9 @@ from dpsqlp.sources.files import FileSource
 from dpsqlp.sources.pushed import PushedSource, StandardInput
 from dpsqlp.sql.query import Query, SinkDef
 from dpsqlp.state.storage import LocalStorage, Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def open_engine(
@@ -27,16 +32,46 @@ def open_engine(
     threads: int = 2,
 ) -> LocalEngine:
     """The engine of one sink. Relative paths in the script start at `folder`."""
+    check_apart(secret, state)
     storage = LocalStorage(state / sink.name)
     target = output or make_sink(sink.name, sink.options, folder)
     source = make_source(sink.query, storage, folder)
+    key = load_secret(secret, storage_is_new=not storage.list())
+    return LocalEngine(sink.query, storage, key, source, target, clock=clock, threads=threads)
+
+
+def open_spark_engine(
+    spark: SparkSession,
+    sink: SinkDef,
+    *,
+    state: Path,
+    secret: Path,
+    folder: Path,
+    shards: int,
+) -> Engine:
+    """The engine of one sink on Spark, over files."""
+    from dpsqlp.engines.spark.engine import SparkEngine
+    from dpsqlp.engines.spark.sources import SparkFiles
+
+    check_apart(secret, state)
+    query = sink.query
+    if query.source.connector != "files":
+        raise PlanError(
+            f"The source {query.source.name} has the connector {query.source.connector!r}. On Spark"
+            " a script reads files; a stream is started from Python with dpsqlp.spark.start(...)."
+        )
+    target = make_sink(sink.name, sink.options, folder)
+    source = SparkFiles(query.source, query.event_column, folder)
+    return SparkEngine(spark, query, state / sink.name, secret, source, target, shards=shards)
+
+
+def check_apart(secret: Path, state: Path) -> None:
+    """Refuse a secret inside the state."""
     if secret.resolve().is_relative_to(state.resolve()):
         raise SecretError(
             f"The secret {secret} would lie inside the state {state}; whoever has both sees through"
             " the noise. Keep it elsewhere."
         )
-    key = load_secret(secret, storage_is_new=not storage.list())
-    return LocalEngine(sink.query, storage, key, source, target, clock=clock, threads=threads)
 
 
 def make_source(query: Query, storage: Storage, folder: Path) -> Source:

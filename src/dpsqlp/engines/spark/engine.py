@@ -19,7 +19,7 @@ import numpy as np
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.pipeline import load_secret
-from dpsqlp.engines.spark.session import prepared
+from dpsqlp.engines.spark.session import configure, prepared
 from dpsqlp.engines.spark.tasks import PAYLOADS, AdvanceTask, BoundTask, read_payloads
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.errors import StateError
@@ -62,7 +62,7 @@ class SparkEngine(Engine):
         shards: int,
     ) -> None:
         """Open the state, or begin one with so many shards."""
-        self._spark = prepared(spark)
+        self._given = spark
         self._state, self._secret = state.resolve(), secret.resolve()
         self._row_sql = spark_rows(query)
         storage = LocalStorage(self._state)
@@ -70,14 +70,20 @@ class SparkEngine(Engine):
         super().__init__(query, storage, key, source, sink, clock=clock, shards=shards)
 
     def _open(self, stack: ExitStack) -> None:
-        for table in self.query.public_tables:
-            self._spark.createDataFrame(table.rows).createOrReplaceTempView(table.name)
+        self._adopt(prepared(self._given))
         self.shards = self.journal.manifest.shards
 
+    def _adopt(self, spark: SparkSession) -> None:
+        self._spark = spark
+        for table in self.query.public_tables:
+            spark.createDataFrame(table.rows).createOrReplaceTempView(table.name)
+
     def _read(self, intent: Intent) -> DataFrame:
-        self.source.frame(intent.records, self._spark).createOrReplaceTempView(
-            self.query.source.name
-        )
+        frame = self.source.frame(intent.records, self._spark)
+        if frame.sparkSession is not self._spark:  # a stream has a session of its own
+            configure(frame.sparkSession)
+            self._adopt(frame.sparkSession)
+        frame.createOrReplaceTempView(self.query.source.name)
         rows = self._spark.sql(self._row_sql)
         if intent.records is not None and self.schedule.on_event_time:
             low, high = intent.records["span"]
@@ -95,8 +101,11 @@ class SparkEngine(Engine):
             trigger,
             manifest.trigger,
         )
+        # A record without a unit for each shard: Spark would leave out what has no rows.
+        wakes = self._spark.range(self.shards).selectExpr("CAST(id AS INT) AS shard")
         payloads = (
             records.selectExpr("*", f"{self._unit_shard()} AS shard")
+            .unionByName(wakes, allowMissingColumns=True)
             .repartitionById(self.shards, "shard")
             .drop("shard")
             .mapInArrow(BoundTask(*task), PAYLOADS)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import File, FileSource, check_unchanged
+from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.spark import spark_type
 
 if TYPE_CHECKING:
@@ -56,20 +57,15 @@ class SparkFiles(FileSource):
             check_unchanged(file)
         if records is not None and "span" in records and self._timestamp is not None:
             files = [file for file in files if self._has_times_in(file, *records["span"])]
-        types = [spark_type(kind) for _, kind in self._source.columns]
-        declared = ", ".join(
-            f"{_name(name)} {kind}"
-            for (name, _), kind in zip(self._source.columns, types, strict=True)
-        )
-        frames = [spark.createDataFrame([], declared)]
+        frames = [spark.createDataFrame([], declared_schema(self._source))]
         in_order = sorted(files, key=lambda file: (self._shape(file), file))
         for _, members in groupby(in_order, key=self._shape):
             names = [file[0] for file in members]
-            stored, columns = self._columns(names[0], types)
+            stored, columns = self._columns(names[0])
             frames.append(spark.read.schema(stored).parquet(*names).selectExpr(*columns))
         return reduce(lambda left, right: left.unionAll(right), frames)
 
-    def _columns(self, file: str, types: list[str]) -> tuple[str, list[str]]:
+    def _columns(self, file: str) -> tuple[str, list[str]]:
         """A layout's columns as they are stored, and as they are declared."""
         if Path(file).suffix != ".parquet":
             raise SourceError(
@@ -78,18 +74,45 @@ class SparkFiles(FileSource):
             )
         fields = {field.name.lower(): field for field in reversed(list(pq.read_schema(file)))}
         stored, columns = [], []
-        for (name, kind), wanted in zip(self._source.columns, types, strict=True):
+        for name, kind in self._source.columns:
             field = fields[name.lower()]
             found = _stored(field.type)
-            if found != wanted and (found, wanted) not in _WIDER:
-                raise SourceError(
-                    f"The column {name} of {file} is stored as {field.type} and declared as"
-                    f" {kind}: Spark would convert some values differently. Declare it as it is"
-                    " stored, and CAST it in the query."
-                )
+            columns.append(_cast(field.name, found, name, kind, f"column of {file}"))
             stored.append(f"{_name(field.name)} {found}")
-            columns.append(f"CAST({_name(field.name)} AS {wanted}) AS {_name(name)}")
         return ", ".join(stored), columns
+
+
+def declared_schema(source: SourceDef) -> str:
+    """The source's columns, as Spark writes them."""
+    return ", ".join(f"{_name(name)} {spark_type(kind)}" for name, kind in source.columns)
+
+
+def as_declared(frame: DataFrame, source: SourceDef) -> DataFrame:
+    """A frame's columns that the source declares, with the declared types."""
+    found = {field.name.lower(): field for field in frame.schema}
+    missing = [name for name, _ in source.columns if name.lower() not in found]
+    if missing:
+        raise SourceError(
+            f"The DataFrame lacks the columns {missing} of the source {source.name}. Select them"
+            " under these names."
+        )
+    columns = []
+    for name, kind in source.columns:
+        field = found[name.lower()]
+        stored = field.dataType.simpleString().upper()
+        columns.append(_cast(field.name, stored, name, kind, "column of the DataFrame"))
+    return frame.selectExpr(*columns)
+
+
+def _cast(column: str, stored: str | None, name: str, kind: str, what: str) -> str:
+    wanted = spark_type(kind)
+    if stored != wanted and (stored, wanted) not in _WIDER:
+        raise SourceError(
+            f"The {what} named {column} is a {stored or 'type that Spark reads differently'}, and"
+            f" {name} is declared as {kind}: some values would be converted differently. Declare it"
+            " as it is, and CAST it in the query."
+        )
+    return f"CAST({_name(column)} AS {wanted}) AS {_name(name)}"
 
 
 def _stored(kind: pa.DataType) -> str | None:

@@ -1,0 +1,248 @@
+"""A streaming DataFrame as a source: Spark's batches, run at the triggers of the grid.
+
+Spark decides which records a batch has and makes that durable in its checkpoint before the batch
+is run; a batch that is run again has the same. Ticks beside the records see to it that there is a
+batch at every trigger, whether anything arrived or not. When a trigger runs is the clock's.
+
+Privacy contract: a batch is everything that has arrived. Limits on its size and watermarks would
+let data decide about time, and operators that look at several records would let one unit change
+another's; both are refused. A checkpoint and a state that do not fit each other are refused, since
+records would be counted twice or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dpsqlp.engines.clock import Clock, SystemClock
+from dpsqlp.engines.spark.engine import SparkEngine
+from dpsqlp.engines.spark.sources import as_declared, declared_schema
+from dpsqlp.errors import SourceError
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sql.query import Query, SourceDef
+from dpsqlp.sql.spark import spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TICK = "dpsqlp_tick"
+_ROW_BY_ROW = (
+    *("StreamingRelation", "StreamingRelationV2", "Project", "Filter", "SubqueryAlias", "Union"),
+    *("Read", "DataSource", "WithColumns", "WithColumnsRenamed", "Drop", "ToDF"),  # Connect's names
+)
+_LIMITS = (
+    *("maxFilesPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"),
+    *("maxTriggerDelay", "maxRecordsPerFetch", "maxCachedFiles"),
+)
+_CHANGING = (
+    *("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle"),
+    *("monotonically_increasing_id", "spark_partition_id", "reflect", "java_method"),
+)
+Write = Callable[["DataFrame", int], None]
+
+
+class BatchSource:
+    """The batch that Spark has at hand."""
+
+    def __init__(self, source: SourceDef, checkpoint: str) -> None:
+        self._source = source
+        self._checkpoint = checkpoint
+        self._number = -1
+        self._frame: DataFrame | None = None
+
+    def offer(self, number: int, frame: DataFrame) -> None:
+        """The next batch."""
+        self._number, self._frame = number, frame
+
+    def folders(self) -> list[str]:
+        """The driver's database reads nothing."""
+        return []
+
+    def begin(self) -> Any:
+        """Before the checkpoint's first batch."""
+        return {"batch": -1, "checkpoint": self._checkpoint}
+
+    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
+        """The batch at hand, which must follow the last one."""
+        taken = {"batch": self._number, "checkpoint": self._checkpoint}
+        self._check(taken, position["batch"] + 1, position["checkpoint"])
+        return taken
+
+    def after(self, position: Any, records: Any) -> Any:
+        """The position after a batch."""
+        return position if records is None else records
+
+    def frame(self, records: Any, spark: SparkSession) -> DataFrame:
+        """The batch's records."""
+        if records is None:
+            return spark.createDataFrame([], declared_schema(self._source))
+        self._check(records, self._number, self._checkpoint)
+        assert self._frame is not None
+        return self._frame
+
+    def read(self, records: Any, database: Any) -> None:
+        """Only Spark reads batches."""
+        raise NotImplementedError
+
+    def forget(self, records: Any) -> None:
+        """Spark's checkpoint says what was read."""
+
+    def belongs(self, position: Any) -> None:
+        """Refuse a state that another checkpoint has led to."""
+        self._check(position, position["batch"], self._checkpoint)
+
+    def _check(self, records: Any, batch: int, checkpoint: str) -> None:
+        if (records["batch"], records["checkpoint"]) != (batch, checkpoint):
+            raise SourceError(
+                f"The checkpoint is at batch {self._number}; the state expects batch {batch} of its"
+                " own. One of them was replaced. Bring back both as they were, or begin a new"
+                " pipeline with a new checkpoint, which spends again."
+            )
+
+
+class FrameSink:
+    """Hands releases to a function, as DataFrames."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self.spark: SparkSession | None = None
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        """Write a release; after a crash the last one comes again, with the same trigger."""
+        assert self.spark is not None
+        self._write(self.spark.createDataFrame(release), trigger)
+
+
+@dataclass
+class Batches:
+    """What Spark calls for each batch. It may be sent to another process, where it opens the state
+    at the first batch.
+    """
+
+    query: Query
+    sink: Sink
+    state: Path
+    secret: Path
+    checkpoint: str  # a number of its own
+    shards: int
+    clock: Clock = field(default_factory=SystemClock)
+    _engine: SparkEngine | None = None
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Run the triggers that are due: missed ones empty, the last one on this batch."""
+        if isinstance(self.sink, FrameSink):
+            self.sink.spark = batch.sparkSession
+        if self._engine is None:
+            self._engine = self._open(batch.sparkSession)
+        engine = self._engine
+        assert isinstance(engine.source, BatchSource)
+        position = engine.journal.manifest.position
+        if position is not None and number <= position["batch"]:
+            engine.source.belongs(position)
+            return  # committed, and published again when the state was opened
+        engine.source.offer(number, batch.where(f"{_TICK} IS NULL").drop(_TICK))
+        try:
+            while not engine.finished:
+                trigger = engine.next_trigger
+                self.clock.wait(engine.schedule.due(trigger), threading.Event())
+                engine.step()
+                position = engine.journal.manifest.position
+                if position["batch"] == number:
+                    return
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the state."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _open(self, spark: SparkSession) -> SparkEngine:
+        return SparkEngine(
+            spark,
+            self.query,
+            self.state,
+            self.secret,
+            BatchSource(self.query.source, self.checkpoint),
+            self.sink,
+            clock=self.clock,
+            shards=self.shards,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_engine": None}
+
+
+def ticking(frame: DataFrame, query: Query) -> DataFrame:
+    """The records with their declared types, and ticks beside them."""
+    _check_plan(frame)
+    records = as_declared(frame, query.source).selectExpr("*", f"CAST(NULL AS BIGINT) AS {_TICK}")
+    rate = max(1, ceil(2_000_000 / query.emit.interval_us))
+    nulls = [f"CAST(NULL AS {spark_type(kind)})" for _, kind in query.source.columns]
+    ticks = (
+        frame.sparkSession.readStream.format("rate")
+        .option("rowsPerSecond", rate)
+        .load()
+        .selectExpr(*nulls, "value")
+    )
+    return records.unionAll(ticks)
+
+
+def _check_plan(frame: DataFrame) -> None:
+    """Refuse a frame whose batches would depend on counts, or whose records on one another."""
+    if not frame.isStreaming:
+        raise SourceError(
+            "The DataFrame is not a stream. Give one that spark.readStream made; to replay finished"
+            " history, run a query over files with EMIT ... ON EVENT TIME."
+        )
+    for name, options in _nodes(frame):
+        if name not in _ROW_BY_ROW:
+            raise SourceError(
+                f"The DataFrame has the operation {name}, which may let one record decide about"
+                " another. Give the stream as it is read, with selected columns and filters at"
+                " most, and write the rest as SQL in the query."
+            )
+        limits = [limit for limit in _LIMITS if limit.lower() in options.lower()]
+        if limits:
+            raise SourceError(
+                f"The stream is read with {limits[0]}, so that the number of records would decide"
+                " about time. Leave the option out: a trigger takes all that has arrived."
+            )
+
+
+def _nodes(frame: Any) -> Iterator[tuple[str, str]]:
+    """The operations of a frame's plan, and the options of those that read."""
+    connect = not hasattr(frame, "_jdf")
+    plans = [frame._plan if connect else frame._jdf.queryExecution().analyzed()]
+    if connect:  # expressions are known to the server alone
+        text = frame._explain_string(extended=True)
+        changing = any(re.search(rf"\b{name}\(", text) for name in _CHANGING)
+    else:
+        changing = not plans[0].deterministic()
+    if changing:
+        yield "that is not deterministic", ""
+    while plans:
+        plan = plans.pop()
+        if connect:
+            yield type(plan).__name__, str(getattr(plan, "_options", ""))
+            plans += [part for part in vars(plan).values() if hasattr(part, "to_proto")]
+            continue
+        name = plan.nodeName()
+        options = ""
+        if name == "StreamingRelation":
+            options = plan.dataSource().options().toString()
+        elif name == "StreamingRelationV2":
+            options = plan.extraOptions().asCaseSensitiveMap().toString()
+        yield name, options
+        children = plan.children()
+        plans += [children.apply(place) for place in range(children.size())]
