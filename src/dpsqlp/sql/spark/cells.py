@@ -1,8 +1,8 @@
 """Spark SQL of single values: names, types, literals, casts, and where DuckDB fails on a row.
 
 In DuckDB an error anywhere below TRY makes the whole TRY null, even where a COALESCE or an AND
-stands between them; Spark has no TRY. So an expression is translated to a `Cell`: a value that never
-fails in Spark, and the condition on which DuckDB would have failed.
+stands between them; Spark has no TRY. So an expression is translated to a `Cell`: a value that
+never fails in Spark, and the condition on which DuckDB would have failed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ FIRST_US = -9223372022400000000  # the first day that DuckDB computes with
 _LAST_DAY = 2**31 - 1  # likewise, for dates
 _SPACE = r"[ \t\n\x0B\f\r]*"
 _DIGITS = "[0-9]+(_[0-9]+)*"
-_NUMBER = rf"\A{_SPACE}[+-]?({_DIGITS}(\.({_DIGITS})?)?|\.{_DIGITS})([eE][+-]?{_DIGITS})?{_SPACE}\z"
+_MAGNITUDE = rf"({_DIGITS}(\.({_DIGITS})?)?|\.{_DIGITS})([eE][+-]?{_DIGITS})?"
+_NUMBER = rf"\A{_SPACE}\+?-?({_MAGNITUDE}|(?i:inf(inity)?)){_SPACE}\z"
+_NAN = rf"\A{_SPACE}\+?-?(?i:nan)(\([A-Za-z0-9_]*\))?{_SPACE}\z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +202,11 @@ def _rounded(cell: Cell, kind: str) -> Cell:
 
 
 def _parsed_double(cell: Cell, kind: str) -> Cell:
-    """DuckDB reads 1_000 and -nan; Spark reads 1d and 1f, and passes over control characters."""
-    signed = rf"(?i)\A{_SPACE}[+-]?nan{_SPACE}\z"
-    infinite = rf"(?i)\A{_SPACE}[+-]?inf(inity)?{_SPACE}\z"
-    bare = f"replace({cell.sql}, '_', '')"
+    """DuckDB reads 1_000, +-1 and -nan; Spark reads 1d and 1f, and passes over controls."""
+    bare = f"replace(replace({cell.sql}, '_', ''), '+-', '-')"
     return partial(
         f"CASE WHEN {cell.sql} RLIKE {text_sql(_NUMBER)} THEN try_cast({bare} AS DOUBLE)"
-        f" WHEN {cell.sql} RLIKE {text_sql(signed)} THEN CAST('NaN' AS DOUBLE)"
-        f" WHEN {cell.sql} RLIKE {text_sql(infinite)} THEN try_cast({cell.sql} AS DOUBLE) END",
+        f" WHEN {cell.sql} RLIKE {text_sql(_NAN)} THEN CAST('NaN' AS DOUBLE) END",
         kind,
         cell,
     )

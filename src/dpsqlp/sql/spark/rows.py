@@ -21,11 +21,11 @@ from dpsqlp.sql.database import Binder, quote, syntax_tree
 from dpsqlp.sql.dialect import Stream
 from dpsqlp.sql.query import Query
 from dpsqlp.sql.scope import sql
-from dpsqlp.sql.spark_cells import Cell, name_sql, spark_type
-from dpsqlp.sql.spark_expressions import Expression, different, refused
+from dpsqlp.sql.spark import operators, texts, times
+from dpsqlp.sql.spark.cells import Cell, name_sql, spark_type
+from dpsqlp.sql.spark.expressions import Expression, different, refused
 
-__all__ = ["spark_rows", "spark_type"]
-
+_WHITELIST = {**operators.TRANSLATIONS, **texts.TRANSLATIONS, **times.TRANSLATIONS}
 _JOINS = {
     ("", ""): "CROSS JOIN",
     ("", "CROSS"): "CROSS JOIN",
@@ -154,7 +154,7 @@ class _Rows:
         def subquery(below: exp.Expr) -> str:
             return self.query(below, relations, scope)[0]
 
-        expression = Expression(self.binder, scope.find, subquery)
+        expression = Expression(self.binder, _WHITELIST, scope.find, subquery)
         text = "FROM " + self._item(node.args["from_"].this, relations, scope, expression)
         for join in node.args.get("joins") or []:
             text += " " + self._join(join, relations, scope, expression)
