@@ -127,12 +127,13 @@ def step(engine: Engine, now: int, triggers: int | None) -> None:
 
 
 def run(case: Case, folder: Path, *engines: Callable[[int, int | None], None]) -> None:
-    """Let files arrive, and every engine run what is due."""
+    """Let files arrive unless they are empty, and every engine run what is due."""
     arrived = 0
     for now, files, triggers in moments(case):
         for rows in files:
-            write(folder, arrived, rows)
-            arrived += 1
+            if len(rows):
+                write(folder, arrived, rows)
+                arrived += 1
         for engine in engines:
             engine(now, triggers)
 
