@@ -17,13 +17,14 @@ def released(compiled: Query, rows: list[dict[str, Any]]) -> list[dict[str, Any]
     processes = range(len(compiled.processes))
     columns = [
         "window_number BIGINT, window_start TIMESTAMP, window_end TIMESTAMP, trigger BIGINT",
-        "final BOOLEAN, key_bytes BLOB, key_0 VARCHAR",
+        "final BOOLEAN, position BIGINT, key_0 VARCHAR",
         *(f"p{n} DOUBLE, p{n}_sd DOUBLE" for n in processes),
     ]
     connection.execute(f"CREATE TABLE released ({', '.join(columns)})")
-    for row in rows:
-        full = {"window_number": 0, "trigger": 1, "final": False} | row
-        full["key_bytes"] = str(full.get("key_0")).encode()
+    filled = [{"window_number": 0, "trigger": 1, "final": False} | row for row in rows]
+    filled.sort(key=lambda row: (row["window_number"], row["trigger"], str(row.get("key_0"))))
+    for position, row in reversed([*enumerate(filled)]):
+        full = row | {"position": position}
         marks = ", ".join("?" for _ in full)
         connection.execute(
             f"INSERT INTO released ({', '.join(full)}) VALUES ({marks})", list(full.values())
@@ -116,6 +117,13 @@ def test_limit_per_window_and_trigger() -> None:
     got = [(row["trigger"], row["c"], row["n"]) for row in released(compiled, rows)]
     top = [("b", 9), ("c", 5)]
     assert got == [(t, *row) for t in (7, 8, 7) for row in top]
+
+
+def test_rows_come_in_the_order_of_keys() -> None:
+    """Whatever the columns are called."""
+    compiled = query("c, COUNT(*) AS position")
+    rows = [{"key_0": key, "p0": count} for key, count in (("b", 1.0), ("c", 2.0), ("a", 3.0))]
+    assert [row["c"] for row in released(compiled, rows)] == ["a", "b", "c"]
 
 
 def test_having_that_fails_drops_the_row() -> None:

@@ -194,7 +194,7 @@ class Engine(ABC):
             columns["window_end"] = pa.array(start + self.query.window.size_us, pa.timestamp("us"))
         columns["trigger"] = pa.array(np.full(rows, releases.trigger))
         columns["final"] = pa.array(releases.index == self.plan.triggers)
-        columns["key_bytes"] = releases.key_text.to_arrow()
+        columns["position"] = np.arange(rows)
         keys = decode(releases.key_text, self._key_types)
         columns |= {f"key_{position}": array for position, array in enumerate(keys)}
         for position, calibrated in enumerate(self.plan.calibration.processes):

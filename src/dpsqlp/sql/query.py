@@ -95,9 +95,9 @@ class Query:
     outside every window.
 
     `release_sql` is DuckDB SQL over a table `released` with the columns window_number,
-    window_start, window_end, trigger, final, key_bytes (canonical), key_0.., p0.., p0_sd..; it
-    gives window_start, window_end, trigger, final, then the SELECT list, each aggregate followed
-    by its <alias>_sd.
+    window_start, window_end, trigger, final, position (in the order of window and canonical key
+    bytes), key_0.., p0.., p0_sd..; it gives window_start, window_end, trigger, final, then the
+    SELECT list, each aggregate followed by its <alias>_sd.
     """
 
     source: SourceDef

@@ -88,18 +88,21 @@ def _raw(text: str) -> exp.Expr:
 def release_sql(text: Text, select: exp.Select, outputs: tuple[Output, ...], post: Post) -> str:
     """The query over `released`."""
     columns = [*FIXED, *_selected(outputs)]
-    rank = _rank(text, select, outputs, post)
-    inner = f"SELECT *, {rank} AS release_rank FROM released"
+    rows = "released"
     having = select.args.get("having")
     if having is not None:
         condition = post.rewrite(exp.cast(having.this, exp.DType.BOOLEAN), "HAVING")
-        inner += f" WHERE {condition}"
-    outer = f"SELECT {', '.join(columns)} FROM ({inner})"
+        rows += f" WHERE {condition}"
     offset = _number(text, select.args.get("offset"), "OFFSET")
     limit = _number(text, select.args.get("limit"), "LIMIT")
     limits = [] if offset is None else [f"release_rank > {offset}"]
     if limit is not None:
         limits.append(f"release_rank <= {limit + (offset or 0)}")
+    if not limits and select.args.get("order") is None:  # then nothing need be ranked
+        inner = f"SELECT * FROM {rows}"
+        return f"SELECT {', '.join(columns)} FROM ({inner}) AS rows ORDER BY rows.position"
+    inner = f"SELECT *, {_rank(text, select, outputs, post)} AS release_rank FROM {rows}"
+    outer = f"SELECT {', '.join(columns)} FROM ({inner})"
     if limits:
         outer += f" WHERE {' AND '.join(limits)}"
     return f"{outer} ORDER BY {_GROUP}, release_rank"
@@ -129,7 +132,7 @@ def _rank(text: Text, select: exp.Select, outputs: tuple[Output, ...], post: Pos
         direction = "DESC" if ordered.args.get("desc") else "ASC"
         nulls = "FIRST" if ordered.args.get("nulls_first") else "LAST"
         terms.append(f"{rewritten} {direction} NULLS {nulls}")
-    terms.append("key_bytes")
+    terms.append("position")
     return f"ROW_NUMBER() OVER (PARTITION BY {_GROUP} ORDER BY {', '.join(terms)})"
 
 

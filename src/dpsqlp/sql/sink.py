@@ -280,7 +280,7 @@ def _check_release(
     """Bind the release query against an empty table."""
     columns = [
         "window_number BIGINT, window_start TIMESTAMP, window_end TIMESTAMP",
-        "trigger BIGINT, final BOOLEAN, key_bytes BLOB",
+        "trigger BIGINT, final BOOLEAN, position BIGINT",
         *(f"key_{n} {kind}" for n, kind in enumerate(key_types)),
         *(f"p{n} DOUBLE, p{n}_sd DOUBLE" for n in range(processes)),
     ]

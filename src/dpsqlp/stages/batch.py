@@ -185,10 +185,11 @@ def _filter(batch: MicroBatch, keep: NDArray[np.bool_]) -> MicroBatch:
 
 def _integers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The numbers, and where they are not null."""
-    numbers = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    numbers = column.cast(pa.int64())
     if column.null_count == 0:
-        return numbers, np.ones(len(column), bool)
-    return numbers, column.is_valid().to_numpy(zero_copy_only=False)
+        return numbers.to_numpy(), np.ones(len(column), bool)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    return pc.fill_null(numbers, 0).to_numpy(), valid
 
 
 def _is_open(grid: Grid, items: NDArray[np.int64], trigger: int) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.prf import Words
-from dpsqlp.kernels import kernel
+from dpsqlp.kernels import inlined, kernel, prefetch
 from dpsqlp.plan import Plan
 from dpsqlp.stages.batch import Records
 from dpsqlp.tables.units import UnitTable
@@ -124,7 +124,8 @@ def contents(table: UnitTable) -> list[NDArray[Any]]:
     pairs = rows["pairs"]
     entries = np.empty(int(pairs.sum(dtype=np.int64)), np.uint64)
     _gather_entries(rows, table.slab, entries)
-    return [table.ids(np.arange(table.size)), rows["kept"], rows["votes"], pairs, entries]
+    ids = np.stack([rows["id0"], rows["id1"]], axis=1)
+    return [ids, rows["kept"], rows["votes"], pairs, entries]
 
 
 def restore(saved: list[NDArray[Any]]) -> UnitTable:
@@ -185,7 +186,7 @@ def _partition(marks, rows):  # type: ignore[no-untyped-def]
     return order, several
 
 
-@kernel
+@inlined
 def _precedes(a, b, timestamp, data, offsets, text, window, values):  # type: ignore[no-untyped-def]
     if timestamp[a] != timestamp[b]:
         return timestamp[a] < timestamp[b]
@@ -248,7 +249,7 @@ def _sort_groups(starts, order, members, timestamp, data, offsets, text, window,
 # All that reads or writes a slab is in this module: numba's cache does not see a change in another.
 
 
-@kernel
+@inlined
 def _block_log2(pairs):  # type: ignore[no-untyped-def]
     """Log2 of the block size for a number of pairs: 2, 4 or 8, then at most 3/4 full."""
     if pairs <= _LISTED:
@@ -259,7 +260,14 @@ def _block_log2(pairs):  # type: ignore[no-untyped-def]
     return log2
 
 
-@kernel
+@inlined
+def _tag(key, window):  # type: ignore[no-untyped-def]
+    """32 bits of a pair of key and window."""
+    mixed = key ^ np.uint64(window) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64((mixed * np.uint64(0xD6E8FEB86659FD93)) >> np.uint64(32))
+
+
+@inlined
 def _probe(slab, block, log2, tag):  # type: ignore[no-untyped-def]
     """Where the tag stands in a block that is a hash table, or the empty place for it."""
     mask = (1 << log2) - 1
@@ -269,7 +277,7 @@ def _probe(slab, block, log2, tag):  # type: ignore[no-untyped-def]
     return block + at
 
 
-@kernel
+@inlined
 def _allocate(slab, used, free, log2):  # type: ignore[no-untyped-def]
     """An empty block, or -1 if the slab is full."""
     block = free[log2]
@@ -284,7 +292,7 @@ def _allocate(slab, used, free, log2):  # type: ignore[no-untyped-def]
     return block
 
 
-@kernel
+@inlined
 def _place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
     """Where a unit's entry with this tag stands; -1 if the slab has no room for a new one.
 
@@ -323,6 +331,18 @@ def _place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
     return place
 
 
+@inlined
+def _prefetch_place(units, slab, row, tag):  # type: ignore[no-untyped-def]
+    """Fetch what `_place` will read."""
+    pairs = np.int64(units[row].pairs)
+    block = np.int64(units[row].block)
+    if pairs <= _LISTED:
+        prefetch(slab, block)
+        prefetch(slab, block + pairs)
+    else:
+        prefetch(slab, block + (tag & ((1 << _block_log2(pairs)) - 1)))
+
+
 @kernel
 def _redo(units, slab, used, free, done, rows, entries, votes):  # type: ignore[no-untyped-def]
     for k in range(done, len(rows)):
@@ -335,10 +355,11 @@ def _redo(units, slab, used, free, done, rows, entries, votes):  # type: ignore[
     return len(rows)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _gather_entries(units, slab, entries):  # type: ignore[no-untyped-def]
     at = 0
     for row in range(len(units)):
+        prefetch(slab, np.int64(units[min(row + _FETCH_AHEAD, len(units) - 1)].block))
         pairs = np.int64(units[row].pairs)
         if pairs == 0:
             continue
@@ -358,22 +379,19 @@ def _apply(  # type: ignore[no-untyped-def]
     records_max, records_per_key_max, selections_max = caps
     count_mask = np.uint64((1 << count_bits) - 1)
     fetched = done
-    warm = np.uint64(0)
     for position in range(done, len(order)):
-        if position == fetched:
-            # independent reads, so that the cache misses of many records overlap
+        if position == fetched:  # so that the cache misses of many records overlap
             fetched = min(position + _FETCH_AHEAD, len(order))
-            for ahead in range(position, fetched):
-                warm ^= slab[units[rows[order[ahead]]].block]
-            used[1] = np.int64(warm >> np.uint64(1))
+            for ahead in order[position:fetched]:
+                prefetch(units, rows[ahead])
+            for ahead in order[position:fetched]:
+                k = members[ahead]
+                _prefetch_place(units, slab, rows[ahead], _tag(key[k, 1], window[k]))
         row = rows[order[position]]
         k = members[order[position]]
         if units[row].kept >= records_max:
             continue
-        mixed = (key[k, 1] ^ np.uint64(window[k]) * np.uint64(0x9E3779B97F4A7C15)) * np.uint64(
-            0xD6E8FEB86659FD93
-        )
-        tag = np.int64(mixed >> np.uint64(32))
+        tag = _tag(key[k, 1], window[k])
         at = _place(units, slab, used, free, row, tag)
         if at < 0:
             return position, made

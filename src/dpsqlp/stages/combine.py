@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.prf import Words
-from dpsqlp.kernels import kernel
+from dpsqlp.kernels import inlined, kernel, prefetch
 from dpsqlp.plan import Plan
 from dpsqlp.stages.batch import ABSENT, Records
 from dpsqlp.stages.bound import Bounded
+
+_FETCH_AHEAD = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +102,19 @@ def _first(groups: Groups, size: int) -> Groups:
     )
 
 
-@kernel
+@inlined
+def _home(slots, key, window, prev):  # type: ignore[no-untyped-def]
+    """Where to begin to look for a group."""
+    mixed = key[0] ^ (np.uint64(window) * np.uint64(0x9E3779B97F4A7C15))
+    mixed ^= np.uint64(prev) * np.uint64(0xD6E8FEB86659FD93)
+    return np.int64(mixed >> np.uint64(1)) & (len(slots) - 1)
+
+
+@inlined
 def _place(slots, groups, size, key, text, window, prev):  # type: ignore[no-untyped-def]
     """The group's number; `size`, with sums of zero, if it is new."""
     keys, texts, windows, prevs, votes, values = groups
-    mixed = key[0] ^ (np.uint64(window) * np.uint64(0x9E3779B97F4A7C15))
-    mixed ^= np.uint64(prev) * np.uint64(0xD6E8FEB86659FD93)
-    at = np.int64(mixed >> np.uint64(1)) & (len(slots) - 1)
+    at = _home(slots, key, window, prev)
     while True:
         g = slots[at]
         if g < 0:
@@ -133,6 +141,9 @@ def _group_records(  # type: ignore[no-untyped-def]
     """Add every kept record to its group; returns the number of groups."""
     size = 0
     for k in range(len(kept)):
+        ahead = min(k + _FETCH_AHEAD, len(kept) - 1)
+        record = kept[ahead]
+        prefetch(slots, _home(slots, key[record], window[record], prev[ahead]))
         record = kept[k]
         g = _place(slots, groups, size, key[record], text[record], window[record], prev[k])
         size = max(size, g + 1)

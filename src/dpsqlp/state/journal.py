@@ -1,6 +1,6 @@
 """The journal of a pipeline: what makes a trigger happen exactly once.
 
-In this order, each step durable before the next:
+In this order, each step durable before the next, deltas and release at once:
 
     intent      which records the next trigger reads; a retry reads exactly those
     deltas      what the trigger changed in each shard table (now and then a whole snapshot)
@@ -154,15 +154,16 @@ class Journal:
         return Changes(step.trigger, each(save, list(tables)), digests)
 
     def commit(self, changes: Changes, release: bytes, position: Any, each: Each = map) -> None:
-        """Make a trigger true: deltas, release, then the manifest. Nothing is sent before."""
+        """Make a trigger true: deltas and release, then the manifest. Nothing is sent before."""
         before = self.manifest.files()
+        file = self._shards.write(f"releases/{changes.trigger}.arrow", [release])  # beside threads
         self.manifest = replace(
             self.manifest,
             trigger=changes.trigger,
             position=position,
             tables=dict(changes.tables),
             input_digest=digest([text.encode() for text in changes.digests]),
-            release=self._shards.write(f"releases/{changes.trigger}.arrow", [release]),
+            release=file,
         )
         self.storage.put("manifest.json", [seal(asdict(self.manifest) | {"format": FORMAT})])
         list(each(self.storage.delete, sorted(before - self.manifest.files())))

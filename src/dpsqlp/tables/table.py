@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.prf import Words
-from dpsqlp.kernels import kernel
+from dpsqlp.kernels import kernel, prefetch
 
 ID_FIELDS = [("id0", np.uint64), ("id1", np.uint64)]
 _ROWS_MAX = (1 << 32) - 2
@@ -100,6 +100,7 @@ def _find(slots, rows, ids, found):  # type: ignore[no-untyped-def]
                 at = (at + np.uint64(1)) & mask
                 slot = slots[at]
             found[k] = np.int64(slot & low) - 1
+            prefetch(rows, found[k])
         for k in range(begin, end):
             if found[k] >= 0:
                 row = rows[found[k]]
@@ -125,7 +126,8 @@ def _append(slots, rows, size, ids, missing, found):  # type: ignore[no-untyped-
     low = np.uint64(0xFFFFFFFF)
     leaders = np.empty(len(missing), np.int64)
     known = size
-    for k in missing:
+    for number, k in enumerate(missing):
+        prefetch(slots, ids[missing[min(number + _FETCH_AHEAD, len(missing) - 1)], 0] & mask)
         at = ids[k, 0] & mask
         tag = ids[k, 1] >> np.uint64(32)
         while slots[at] != 0:
@@ -149,6 +151,7 @@ def _append(slots, rows, size, ids, missing, found):  # type: ignore[no-untyped-
 def _reindex(slots, rows, size):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(slots) - 1)
     for row in range(size):
+        prefetch(slots, rows[min(row + _FETCH_AHEAD, size - 1)].id0 & mask)
         at = rows[row].id0 & mask
         while slots[at] != 0:
             at = (at + np.uint64(1)) & mask

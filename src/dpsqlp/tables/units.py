@@ -35,7 +35,7 @@ class UnitTable(Table):
     def __init__(self) -> None:
         super().__init__(UNIT_ROW)
         self.slab = np.zeros(64, np.uint64)
-        self.slab_used = np.zeros(2, np.int64)  # entries in use; a place that keeps reads alive
+        self.slab_used = np.zeros(1, np.int64)  # entries in use
         self.free = np.full(33, -1, np.int64)  # by log2 of the block size: a list through the slab
         self._marks = np.zeros((1, 2), np.uint64)  # two bits per row, zero between calls
 

@@ -100,8 +100,11 @@ def _arithmetic(self: Expression, node: exp.Expr) -> Cell | None:
 
 
 def _divided(self: Expression, node: exp.Expr) -> Cell | None:
-    """Division by zero is infinite in DuckDB, and keeps the sign of zero."""
-    if self.kind(node) != "DOUBLE":
+    """Division by zero is infinite in DuckDB, and keeps the sign of zero.
+
+    Which zero GREATEST and LEAST give is not known, so they are no divisors.
+    """
+    if self.kind(node) != "DOUBLE" or node.expression.find(exp.Greatest, exp.Least):
         return None
     left, right = self.as_type(node.this, "DOUBLE"), self.as_type(node.expression, "DOUBLE")
     return strictly(
@@ -220,6 +223,9 @@ def _case(self: Expression, node: exp.Expr) -> Cell:
         if subject is not None:
             test = exp.EQ(this=subject.copy(), expression=test.copy())
         condition = self.as_type(test, "BOOLEAN")
+        if condition.failed is not None and test.find(exp.Connector):
+            # Here alone DuckDB stops at the side that decides, and may try the sides in any order.
+            raise different(test, "Write TRY(...) around the part that may fail on a row.")
         value = self.as_type(branch.args["true"], kind)
         branches.append((condition, value))
     default = node.args.get("default")
