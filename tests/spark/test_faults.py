@@ -105,7 +105,11 @@ def test_failing_tasks_and_killed_processes_on_one_machine(begun: Path) -> None:
     neither in Spark's settings nor in its logs of events and plans."""
     events = begun / "events"
     events.mkdir()
-    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
+    conf = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
     killer = Killer(begun)
     stops = [3, 8, 13, 19, 24] if ALL else [3]
     for until in [*stops, TRIGGERS]:
