@@ -146,3 +146,14 @@ def published(folder: Path, name: str) -> dict[int, bytes]:
 def tables(releases: dict[int, bytes]) -> list[pa.Table]:
     """Releases as tables."""
     return [pa.ipc.open_stream(data).read_all() for data in releases.values()]
+
+
+def equal(case: Case, folder: Path, shards: int, other: Any) -> None:
+    """Releases do not depend on where the shards run, nor on how many there are."""
+    begin(folder, case.sql, local=2, spark=shards)
+    local = local_engine(folder, "local")
+    run(case, folder, lambda now, triggers: step(local, now, triggers), other)
+    local.close()
+    expected = published(folder, "local")
+    assert published(folder, "spark") == expected
+    assert sum(release.num_rows for release in tables(expected)) >= 3

@@ -210,3 +210,4 @@ CASES = {
     ),
     "late spending": Case(options=", group_selection_spending = 'late'"),
 }
+THREE = ("sums", "late, threshold", "public table")  # where not all are run

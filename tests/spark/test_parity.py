@@ -10,10 +10,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dpsqlp.engines.spark.engine import SparkEngine
 from dpsqlp.entropy.secret import Secret
 from running import SECRET, START
-from spark.pairs import begin, local_engine, published, run, spark_engine, step, tables
-from spark.queries import CASES, LATE, QUARTER, YEAR, Case, records
+from spark.pairs import (
+    ALL,
+    begin,
+    equal,
+    local_engine,
+    published,
+    run,
+    spark_engine,
+    step,
+    tables,
+)
+from spark.queries import CASES, LATE, QUARTER, THREE, YEAR, Case, records
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -24,7 +35,7 @@ def same_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
 
 
-def equal(case: Case, spark: Any, folder: Path) -> None:
+def alike(case: Case, spark: Any, folder: Path) -> None:
     """Every release and every digest of the bounded input."""
     begin(folder, case.sql, local=4, spark=4)
     local, other = local_engine(folder, "local"), spark_engine(spark, folder, "spark")
@@ -45,7 +56,7 @@ def equal(case: Case, spark: Any, folder: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_spark_equals_local(name: str, spark: Any, tmp_path: Path) -> None:
     """Whatever the query is, and however hard its records are to read."""
-    equal(CASES[name], spark, tmp_path)
+    alike(CASES[name], spark, tmp_path)
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class Silent(Case):
 def test_silence_and_a_record_of_next_year(kind: str, spark: Any, tmp_path: Path) -> None:
     """Triggers without records run as well, and nobody's window closes for one record's time."""
     silent = Silent(emit=LATE, arrive=True) if kind == "by the clock" else Silent()
-    equal(silent, spark, tmp_path)
+    alike(silent, spark, tmp_path)
     released = [rows.num_rows for rows in tables(published(tmp_path, "spark"))]
     assert len(released) == 6
     assert all(released[:4])
@@ -95,3 +106,20 @@ def test_a_pipeline_moves_to_spark_and_back(name: str, spark: Any, tmp_path: Pat
     local.close()
     assert published(tmp_path, "moved") == published(tmp_path, "local")
     assert len(published(tmp_path, "moved")) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "shards"),
+    [(name, shards) for name in CASES for shards in (1, 16)] if ALL else [(THREE[1], 16)],
+)
+def test_shards_change_nothing(name: str, shards: int, spark: Any, tmp_path: Path) -> None:
+    """One shard or sixteen, on any engine."""
+    engines: list[SparkEngine] = []
+
+    def other(now: int, triggers: int | None) -> None:
+        if not engines:
+            engines.append(spark_engine(spark, tmp_path, "spark"))
+        step(engines[0], now, triggers)
+
+    equal(CASES[name], tmp_path, shards, other)
+    engines[0].close()
