@@ -124,7 +124,10 @@ LATE = f"{LIVE} ALLOW LATENESS INTERVAL 30 MINUTES"
 
 CASES = {
     "counts": Case(select="k, COUNT(*) AS n, COUNT(x) AS m, COUNT(DISTINCT unit) AS units"),
-    "sums": Case(select=f"k, {bounded('SUM', 'total')}, {bounded('AVG', 'mean', 0, 1)}"),
+    "sums": Case(
+        select=f"k, {bounded('SUM', 'total')}, {bounded('AVG', 'mean', 0, 1)},"
+        f" {bounded('VARIANCE', 'v')}"
+    ),
     "moments": Case(select=f"k, {bounded('VARIANCE', 'v')}, {bounded('STDDEV', 'sd')}"),
     "keys only": Case(select="k, flag", group="k, flag, TUMBLE(ts, INTERVAL 30 MINUTES)"),
     "hop": Case(group="k, HOP(ts, INTERVAL 15 MINUTES, INTERVAL 30 MINUTES)"),
@@ -210,4 +213,8 @@ CASES = {
     ),
     "late spending": Case(options=", group_selection_spending = 'late'"),
 }
+SPARED = (  # for `make parity`
+    *("date", "late", "unit of a date and an integer", "late spending", "blt, threshold"),
+    *("total by the clock", "threshold", "moments"),
+)
 THREE = ("sums", "late, threshold", "public table")  # where not all are run
