@@ -31,7 +31,7 @@ from dpsqlp.errors import StateError
 from dpsqlp.stages.combine import Groups
 from dpsqlp.state.arrays import digest
 from dpsqlp.state.sealed import seal, unseal
-from dpsqlp.state.shards import File, Shards, TableLog, parse_name, shard_name
+from dpsqlp.state.shards import File, Shards, TableLog, missing_or_damaged, parse_name, shard_name
 from dpsqlp.state.storage import Storage
 from dpsqlp.trigger import Each, Pipeline, State, Step
 
@@ -174,8 +174,8 @@ class Journal:
         return None if file is None else self._shards.read(file)
 
     def sweep(self) -> None:
-        """Delete what the manifest does not name: leftovers of a crash, closed windows. Only once
-        everything that it names was found in order: an old manifest would delete a newer state.
+        """Delete what the manifest does not name: leftovers of a crash, closed windows. Only if all
+        that it names is there: an old manifest would delete a newer state.
         """
         live = self.manifest.files()
         names = [n for n in self.storage.list() if n.startswith(("units/", "keys/", "releases/"))]
@@ -187,6 +187,9 @@ class Journal:
                     " last trigger, or begin a new pipeline, which spends again."
                 )
             return  # the first trigger begins again and overwrites
+        missing = sorted(live - set(names))
+        if missing:
+            raise missing_or_damaged(missing[0], "missing")
         for name in names:
             if name not in live:
                 self.storage.delete(name)

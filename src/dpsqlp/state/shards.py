@@ -106,11 +106,7 @@ class Shards:
         """A file that a manifest vouches for."""
         data = self.storage.get(file.name)
         if data is None or len(data) != file.bytes or digest([data]) != file.sha256:
-            raise StateError(
-                f"The state file {file.name} is {'missing' if data is None else 'damaged'}. Nothing"
-                " was released or changed. Restore the whole folder from a copy made since the"
-                " last trigger, or begin a new pipeline, which spends again."
-            )
+            raise missing_or_damaged(file.name, "missing" if data is None else "damaged")
         return data
 
     def _snapshot(self, table: Shard) -> Arrays:
@@ -122,6 +118,15 @@ class Shards:
         if isinstance(table, UnitTable):
             return unit_delta(change)
         return key_delta(table, change, log.rows, self._concealer)
+
+
+def missing_or_damaged(name: str, what: str) -> StateError:
+    """A file that a manifest vouches for is not what it should be."""
+    return StateError(
+        f"The state file {name} is {what}. Nothing was released or changed. Restore the whole"
+        " folder from a copy made since the last trigger, or begin a new pipeline, which spends"
+        " again."
+    )
 
 
 def shard_name(kind: str, place: Place) -> str:

@@ -1,0 +1,306 @@
+"""Streams on Spark: batches run at the grid's triggers, once each, and nothing else decides."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dpsqlp.spark
+from dpsqlp.engines.engine import serialise
+from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.spark.stream import Batches, ticking
+from dpsqlp.errors import PlanError, SourceError
+from dpsqlp.sinks.base import Collected
+from dpsqlp.sources.pushed import PushedSource
+from dpsqlp.sql import compile_script
+from dpsqlp.state.storage import LocalStorage
+from running import MINUTE, SECRET, START, FakeClock, Record, script, table
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+PYTHON = "connector = 'python'"
+SCHEMA = "unit STRING, k STRING, x DOUBLE, ts TIMESTAMP_NTZ"
+
+
+def records(seed: int, at: int, number: int = 300) -> list[Record]:
+    dice = np.random.default_rng(seed)
+    return [
+        (f"u{dice.integers(60)}", f"k{dice.integers(6)}", float(dice.normal()), at - int(back))
+        for back in dice.integers(0, 30 * MINUTE, number)
+    ]
+
+
+class Streamed:
+    """A query fed batch by batch, as Spark would, and the same instance on the local engine."""
+
+    def __init__(self, spark: Any, folder: Path, sql: str) -> None:
+        self.spark, self.folder = spark, folder
+        (self.definition,) = compile_script(sql).sinks
+        self.clock, self.local_clock = FakeClock(START), FakeClock(START)
+        secret = folder / "secret"
+        secret.touch(0o600)
+        secret.write_text(SECRET.key.hex())
+        storage = LocalStorage(folder / "local")
+        query = self.definition.query
+        self.source = PushedSource(query.source, storage)
+        self.local = LocalEngine(
+            query, storage, SECRET.key, self.source, Collected(), clock=self.local_clock, threads=2
+        )
+        shutil.copytree(folder / "local", folder / "state")
+        self.sink = Collected()
+        self.batches = self.opened()
+
+    def opened(self, checkpoint: str = "c") -> Batches:
+        state, secret = self.folder / "state", self.folder / "secret"
+        return Batches(
+            self.definition.query, self.sink, state, secret, checkpoint, 2, clock=self.clock
+        )
+
+    def frame(self, rows: list[Record]) -> Any:
+        frame = self.spark.createDataFrame(table(rows), schema=SCHEMA)
+        return frame.selectExpr("*", "CAST(NULL AS BIGINT) AS dpsqlp_tick")
+
+    def batch(self, number: int, at: int, rows: list[Record]) -> None:
+        """A batch at a moment, on both."""
+        self.clock.time = self.local_clock.time = at
+        self.batches(self.frame(rows), number)
+        self.source.push(table(rows))
+        while self.local.next_trigger <= self.local.schedule.current(at):
+            self.local.step()
+
+    def check(self) -> None:
+        found, expected = ([serialise(r) for r in s.releases] for s in (self.sink, self.local.sink))
+        assert found == expected
+        assert any(release.num_rows for release in self.sink.releases)
+
+
+@pytest.fixture
+def streamed(spark: Any, tmp_path: Path) -> Streamed:
+    return Streamed(spark, tmp_path, script(source=PYTHON))
+
+
+def test_batches_give_what_the_local_engine_gives(streamed: Streamed) -> None:
+    """Trigger by trigger, with silence, missed triggers and a record dated a year ahead."""
+    quarter = 15 * MINUTE
+    ahead: Record = ("u1", "k1", 1.0, START + 365 * 24 * 60 * MINUTE)
+    for number, (step, rows) in enumerate(
+        [
+            (1, records(1, START + quarter)),
+            (2, []),
+            (3, [*records(2, START + 3 * quarter), ahead]),
+            (6, records(3, START + 6 * quarter)),  # 4 and 5 were missed
+            (7, []),
+        ]
+    ):
+        streamed.batch(number, START + step * quarter + 1_000_000, rows)
+    assert len(streamed.sink.releases) == 7
+    streamed.check()
+
+
+def test_a_batch_that_comes_again_counts_once(streamed: Streamed) -> None:
+    """Spark may call with a committed batch again: before and after a restart."""
+    quarter = 15 * MINUTE
+    rows = records(1, START + quarter)
+    streamed.batch(0, START + quarter, rows)
+    streamed.batches(streamed.frame(rows), 0)
+    streamed.batches.close()
+    streamed.batches = streamed.opened()
+    streamed.batches(streamed.frame(rows), 0)
+    streamed.batch(1, START + 2 * quarter, records(2, START + 2 * quarter))
+    streamed.check()
+
+
+def test_a_batch_before_its_trigger_waits(streamed: Streamed) -> None:
+    """Two batches within one interval are two triggers: the second waits for its own."""
+    quarter = 15 * MINUTE
+    streamed.batch(0, START + quarter, records(1, START + quarter))
+    streamed.clock.time = START + quarter + 1
+    streamed.batches(streamed.frame([]), 1)
+    assert streamed.clock.time == START + 2 * quarter
+    assert len(streamed.sink.releases) == 2
+
+
+@pytest.mark.parametrize(("number", "checkpoint"), [(2, "c"), (0, "other"), (1, "other")])
+def test_a_checkpoint_that_is_not_the_states_is_refused(
+    streamed: Streamed, number: int, checkpoint: str
+) -> None:
+    """A gap, or another checkpoint's batches: records would count twice or not at all."""
+    quarter = 15 * MINUTE
+    streamed.batch(0, START + quarter, records(1, START + quarter))
+    streamed.batches.close()
+    streamed.batches = streamed.opened(checkpoint)
+    streamed.clock.time = START + 2 * quarter
+    with pytest.raises(SourceError, match="One of them was replaced"):
+        streamed.batches(streamed.frame([]), number)
+    assert len(streamed.sink.releases) == 1
+
+
+def test_a_failed_batch_lets_go_of_the_state_and_can_be_run_again(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quarter = 15 * MINUTE
+    rows = records(1, START + quarter)
+    streamed.clock.time = START + quarter
+    with monkeypatch.context() as broken:
+        broken.setattr("dpsqlp.engines.spark.engine.open_places", lambda *_: iter(()))
+        with pytest.raises(Exception, match="every shard"):
+            streamed.batches(streamed.frame(rows), 0)
+    streamed.batch(0, START + quarter, rows)
+    streamed.check()
+
+
+def test_it_travels_without_the_secret(streamed: Streamed) -> None:
+    """Spark Connect sends the function to the server: opened or not, it carries no secret."""
+    streamed.batch(0, START + 15 * MINUTE, records(1, START + 15 * MINUTE))
+    streamed.batches.clock = FakeClock()
+    sent = pickle.dumps(streamed.batches)
+    assert SECRET.key not in sent
+    assert SECRET.key.hex().encode() not in sent
+    assert pickle.loads(sent)._engine is None
+
+
+def stream(spark: Any, folder: Path, **options: Any) -> Any:
+    (folder / "in").mkdir(exist_ok=True)
+    reader = spark.readStream.schema(SCHEMA)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.parquet(str(folder / "in"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda frame: frame.dropDuplicates(["unit"]), "Deduplicate"),
+        (lambda frame: frame.groupBy("unit").count(), "Aggregate"),
+        (
+            lambda frame: frame.withColumn("t", frame.ts.cast("timestamp")).withWatermark(
+                "t", "1 hour"
+            ),
+            "Watermark",
+        ),
+        (lambda frame: frame.selectExpr("unit", "k", "rand() AS x", "ts"), "not deterministic"),
+        (lambda frame: frame.drop("x"), "lacks the columns"),
+        (lambda frame: frame.withColumn("x", frame.x.cast("string")), "is declared as DOUBLE"),
+    ],
+)
+def test_frames_that_break_the_promise_are_refused(
+    spark: Any, tmp_path: Path, change: Any, says: str
+) -> None:
+    (sink,) = compile_script(script(source=PYTHON)).sinks
+    with pytest.raises(SourceError, match=says):
+        ticking(change(stream(spark, tmp_path)), sink.query)
+
+
+@pytest.mark.parametrize(
+    "limit", ["maxFilesPerTrigger", "maxfilespertrigger", "maxBytesPerTrigger"]
+)
+def test_limits_on_a_batch_are_refused(spark: Any, tmp_path: Path, limit: str) -> None:
+    (sink,) = compile_script(script(source=PYTHON)).sinks
+    with pytest.raises(SourceError, match="would decide about time"):
+        ticking(stream(spark, tmp_path, **{limit: "7"}), sink.query)
+
+
+def test_a_table_is_no_stream(spark: Any) -> None:
+    (sink,) = compile_script(script(source=PYTHON)).sinks
+    with pytest.raises(SourceError, match="not a stream"):
+        ticking(spark.createDataFrame([], SCHEMA), sink.query)
+
+
+def test_where_releases_go_is_said_once(spark: Any, tmp_path: Path) -> None:
+    frame = stream(spark, tmp_path)
+    places = {"state": tmp_path / "state", "secret": tmp_path / "secret"}
+    with pytest.raises(PlanError, match="Say where"):
+        dpsqlp.spark.start(frame, script(source=PYTHON), **places)
+    sql = script(source=PYTHON, sink="connector = 'stdout'")
+    with pytest.raises(PlanError, match="not both"):
+        dpsqlp.spark.start(frame, sql, write=lambda *_: None, **places)
+    with pytest.raises(PlanError, match="connector = 'python'"):
+        dpsqlp.spark.start(frame, script(), write=lambda *_: None, **places)
+    assert not (tmp_path / "state").exists()
+
+
+DRIVER = """
+import sys
+from pyspark.sql import SparkSession
+import dpsqlp.spark
+
+folder = sys.argv[1]
+spark = (SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+         .config("spark.log.level", "OFF").getOrCreate())
+frame = spark.readStream.schema("unit STRING, k STRING").parquet(folder + "/in")
+query = dpsqlp.spark.start(frame, open(folder + "/query.sql").read(), state=folder + "/state",
+                           secret=folder + "/secret", shards=2)
+print("started", flush=True)
+query.awaitTermination()
+"""
+SQL = """
+CREATE SOURCE s (unit TEXT, k TEXT) WITH (connector = 'python');
+CREATE SINK t WITH (connector = 'jsonl', path = '{folder}/out') AS
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 40, delta = 1e-3, privacy_unit_column = unit,
+  max_rows_contributed = 1) k, COUNT(*) AS n
+FROM s GROUP BY k EMIT EVERY INTERVAL 5 SECONDS FOR 500 TRIGGERS;
+"""
+
+
+def test_a_real_stream_survives_its_driver(tmp_path: Path) -> None:
+    """Structured Streaming from a growing folder; the driver is killed and started again. Every
+    trigger is there, and every record counts exactly once.
+    """
+    (tmp_path / "query.sql").write_text(SQL.format(folder=tmp_path))
+    (tmp_path / "driver.py").write_text(DRIVER)
+    (tmp_path / "in").mkdir()
+    units = 0
+
+    def arrive(number: int) -> None:
+        nonlocal units
+        rows = pa.table({"unit": [f"u{units + k}" for k in range(1000)], "k": ["a"] * 1000})
+        units += 1000
+        pq.write_table(rows, tmp_path / f".{number}")
+        (tmp_path / f".{number}").rename(tmp_path / "in" / f"{number}.parquet")
+
+    def counts() -> list[int]:
+        """What was released of the key at each trigger."""
+        found = []
+        for number, path in enumerate(sorted((tmp_path / "out").glob("*.jsonl")), 1):
+            assert int(path.stem.removeprefix("trigger-")) == number, "a trigger is missing"
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            found.append(rows[0]["n"] if rows else 0)
+        return found
+
+    def wait_for(wanted: int) -> None:
+        deadline = time.monotonic() + 120
+        while not (found := counts()) or abs(found[-1] - wanted) > 100:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+
+    command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    for round_number in (1, 2):
+        arrive(round_number)
+        with (
+            (tmp_path / "driver.log").open("ab") as log,
+            subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            ) as driver,
+        ):
+            try:
+                wait_for(units)
+                settled = len(counts())
+                while len(counts()) < settled + 1:  # silence makes triggers too
+                    time.sleep(0.2)
+            finally:
+                os.killpg(driver.pid, signal.SIGKILL)
+    assert abs(counts()[-1] - 2000) < 100
