@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: test services check unit crash demo mutants bench bench-spark peers clean help
+.PHONY: test services check unit crash parity demo mutants bench bench-spark peers clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -40,6 +40,9 @@ unit: $(STAMP) ## The tests alone
 
 crash: $(STAMP) ## Kill a pipeline before every step on the disk and at 400 random moments
 	DPSQLP_CRASH=all $(BIN)/pytest -n 2 tests/crash
+
+parity: services $(STAMP) ## Spark against the local engine: every query, shards, cluster, Connect, and everything killed
+	DPSQLP_PARITY=all $(BIN)/pytest -n 2 --dist loadgroup tests/spark
 
 demo: $(STAMP) ## A day of page views as a live private table, beside the truth
 	$(BIN)/dpsqlp demo

@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import os
+<<<<<<< HEAD
+import re
+=======
+>>>>>>> main
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+_WITH_SPARK = re.compile(r"tests/spark/(?!test_tasks)|/test_spark")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker runs all that has the mark xdist_group("spark"), and has the JVM. The mark alone
+    does it no more: with this pytest, xdist cannot write it into the names of tests."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Grouped(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if _WITH_SPARK.search(nodeid) else str(super()._split_scope(nodeid))
+
+    return Grouped(config, log)
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """Spark in this process, as the Spark engine sets it up. Tests that use it are of one xdist
-    group, so that one worker has the JVM."""
+    """Spark in this process, as the Spark engine sets it up."""
     from pyspark.sql import SparkSession
 
+<<<<<<< HEAD
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # its Python workers have the tests
+        session = (
+            SparkSession.builder.master("local[2,4]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.log.level", "OFF")
+            .config("spark.driver.memory", "2g")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.ansi.enabled", "true")
+            .config("spark.sql.shuffle.partitions", "1")
+            .getOrCreate()
+        )
+=======
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[1]")
@@ -27,5 +62,6 @@ def spark() -> Iterator[Any]:
         .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
     )
+>>>>>>> main
     yield session
     session.stop()

@@ -1069,4 +1069,126 @@ DURABILITY = [
     ),
 ]
 
-BREAKS = [*ACCOUNTING, *NOISE_PATHS, *ENTROPY, *BOUNDING, *ADMISSION, *RELEASE, *DURABILITY]
+TASKS = "spark/test_tasks.py::"
+ORDER = TASKS + "test_the_order_of_rows_changes_no_byte[late]"
+MISSED = TASKS + "test_a_worker_that_missed_triggers_catches_up[every trigger]"
+RETRIED = TASKS + "test_a_retried_task_does_not_count_twice[every trigger]"
+SHARD_COUNT = TASKS + "test_missing_and_doubled_shards_are_refused"
+
+SPARK = [
+    Break(
+        "records in Spark's order",
+        "6: a retry writes the same bytes",
+        "engines/spark/tasks.py",
+        "by_id = np.lexsort(records.unit.T)",
+        "by_id = np.arange(len(records.home))",
+        ORDER,
+    ),
+    Break(
+        "groups in Spark's order",
+        "6: a retry writes the same bytes",
+        "engines/spark/tasks.py",
+        "order = np.lexsort((prev, window, *key.T))",
+        "order = np.arange(len(window))",
+        ORDER,
+    ),
+    Break(
+        "an attempt goes on from the one before",
+        "8: noise indexed by batches; a unit counted twice",
+        "engines/spark/tasks.py",
+        "if at == self._trigger:",
+        "if False:",
+        RETRIED,
+    ),
+    Break(
+        "a failed attempt's table is kept",
+        "8: a unit counted twice in an instance",
+        "engines/spark/tasks.py",
+        "self._held.pop(name, (0, None))",
+        "self._held.get(name, (0, None))",
+        RETRIED,
+    ),
+    Break(
+        "held tables are not compared with the files",
+        "8: unit state dropped while its records are still accepted",
+        "state/shards.py",
+        "if held is not None and log.files[: len(held.log.files)] == held.log.files:",
+        "if held is not None:",
+        MISSED,
+    ),
+    Break(
+        "a held table takes its last delta again",
+        "8: a unit counted twice in an instance",
+        "state/shards.py",
+        "held.table, files[len(held.log.files) :]",
+        "held.table, files[max(0, len(held.log.files) - 1) :]",
+        MISSED,
+    ),
+    Break(
+        "released keys of missed triggers forgotten",
+        "8: a key released only when it had new data",
+        "tables/keys.py",
+        'released = at[self.rows["slot"][at] > self.released.size]',
+        "released = at[:0]",
+        MISSED,
+    ),
+    Break(
+        "stragglers are let in",
+        "6: every trigger goes on from the one before",
+        "engines/spark/tasks.py",
+        "if committed != task.committed:",
+        "if False:",
+        TASKS + "test_a_straggler_is_refused",
+    ),
+    Break(
+        "a worker with another state is let in",
+        "6: another instance is refused",
+        "engines/spark/tasks.py",
+        "if created is None or created.secret.instance.hex() != task.instance:",
+        "if created is None:",
+        TASKS + "test_another_state_is_refused",
+    ),
+    Break(
+        "records of another shard are let in",
+        "2: all records of a unit are bounded together",
+        "engines/spark/tasks.py",
+        "if (records.home % worker.shards != shard).any():",
+        "if False:",
+        TASKS + "test_records_of_another_shard_are_refused",
+    ),
+    Break(
+        "a shard that did not run",
+        "1: every grid trigger runs, and all of it",
+        "engines/spark/engine.py",
+        "if set(logs) != expected:",
+        "if False:",
+        SHARD_COUNT,
+    ),
+    Break(
+        "a shard that ran twice",
+        "6: a trigger happens once",
+        "engines/spark/engine.py",
+        "if name in logs:",
+        "if False:",
+        SHARD_COUNT,
+    ),
+    Break(
+        "shards without records do not run",
+        "1: every grid trigger runs, with or without records",
+        "engines/spark/engine.py",
+        ".unionByName(wakes, allowMissingColumns=True)",
+        "",
+        "spark/test_parity.py::test_silence_and_a_record_of_next_year",
+    ),
+]
+
+BREAKS = [
+    *ACCOUNTING,
+    *NOISE_PATHS,
+    *ENTROPY,
+    *BOUNDING,
+    *ADMISSION,
+    *RELEASE,
+    *DURABILITY,
+    *SPARK,
+]

@@ -120,6 +120,7 @@ def _perturb(
     rows = released.rows[slots]
     ids = table.ids(rows)
     start = released.at[slots]  # 0 for new keys, and for all after a restart
+    assert (start < index).all(), "a key has one value of noise for each trigger"
     stop = np.full(len(slots), index, np.int64)
     values = np.empty((len(slots), len(plan.calibration.processes)), np.int64)
     for position, calibrated in enumerate(plan.calibration.processes):

@@ -150,7 +150,9 @@ class Worker:
     def take(self, name: str) -> Shard:
         """A table as it was committed; this process no longer holds it, in case the task fails."""
         kind, (_, shard) = parse_name(name)
-        _, held = self._held.pop(name, (0, None))
+        at, held = self._held.pop(name, (0, None))
+        if at == self._trigger:  # an attempt before this one; its noise went on, files or not
+            held = None
         if name not in self._logs:  # it opens now
             if kind == "units":
                 return UnitTable()

@@ -1,0 +1,264 @@
+"""What runs on executors, driven without Spark: orders, retries, workers that come and go."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpsqlp.engines.spark import tasks
+from dpsqlp.engines.spark.tasks import AdvanceTask, BoundTask
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.errors import StateError
+from dpsqlp.state import shards, storage
+from dpsqlp.state.journal import read_manifest
+from dpsqlp.state.shards import Held, Shard, Shards, TableLog
+from dpsqlp.state.storage import LocalStorage
+from running import SECRET
+from spark.frames import Batches, Executors, frames_engine
+from spark.pairs import ALL, begin, local_engine, published, run, step, tables
+from spark.queries import CASES, Case
+
+LONG = "k, TUMBLE(ts, INTERVAL 3 HOURS)"
+KINDS = {
+    "every trigger": replace(CASES["sums"], group=LONG, triggers=12),
+    "every trigger, blt": replace(CASES["blt"], group=LONG, triggers=12),
+    "threshold": replace(CASES["threshold"], group=LONG, triggers=12),
+    "late": replace(CASES["late, threshold"], triggers=12),
+    "periods": replace(CASES["late, periods, missed"], triggers=9),
+    "public keys": replace(CASES["public keys"], group=LONG, triggers=8),
+}
+
+
+def kinds(*quick: str) -> Any:
+    """These, or all of them."""
+    return pytest.mark.parametrize("kind", KINDS if ALL else quick)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same instance everywhere; workers are the test's; snapshots come now and then."""
+    monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
+    monkeypatch.setattr(tasks, "_WORKERS", {})
+    monkeypatch.setattr(tasks, "_partition", None)
+    monkeypatch.setattr(shards, "_SNAPSHOT_FILES", 4)
+    monkeypatch.setattr(storage, "_fsync", lambda path: None)
+
+
+def manifest(folder: Path, name: str) -> Any:
+    """What is committed: the files of every shard with their digests, and the release's."""
+    return read_manifest(LocalStorage(folder / name))
+
+
+def equal(case: Case, folder: Path, executors: Executors) -> None:
+    """Tasks on these executors leave the same files as on one worker in one order, trigger by
+    trigger, and release what the local engine does."""
+    begin(folder, case.sql, local=4, plain=4, other=4)
+    local = local_engine(folder, "local")
+    engines = {
+        "plain": frames_engine(folder, "plain", Executors()),
+        "other": frames_engine(folder, "other", executors),
+    }
+
+    def compared(now: int, triggers: int | None) -> None:
+        while not local.finished and triggers != 0:
+            for engine in (local, *engines.values()):
+                step(engine, now, 1)
+            triggers = None if triggers is None else triggers - 1
+            assert manifest(folder, "other") == manifest(folder, "plain")
+
+    run(case, folder, compared)
+    for engine in (local, *engines.values()):
+        engine.close()
+    assert published(folder, "other") == published(folder, "local")
+    assert sum(release.num_rows for release in tables(published(folder, "local"))) > 20
+
+
+@kinds("every trigger", "late", "periods")
+def test_the_order_of_rows_changes_no_byte(kind: str, tmp_path: Path) -> None:
+    """Rows and payloads in any order and any batches give the same files."""
+    equal(KINDS[kind], tmp_path, Executors(dice=random.Random(1)))
+
+
+class Spied(Shards):
+    """Counts the tables that were held, and had missed something."""
+
+    behind = 0
+
+    def load(self, name: str, log: TableLog, trigger: int, held: Held | None = None) -> Shard:
+        if held is not None and held.log.files != log.files:
+            Spied.behind += log.files[: len(held.log.files)] == held.log.files
+        return super().load(name, log, trigger, held)
+
+
+@kinds("every trigger", "threshold", "late", "public keys")
+def test_a_worker_that_missed_triggers_catches_up(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards go from worker to worker; older tables and the deltas since are as good as files."""
+    monkeypatch.setattr(shards, "_SNAPSHOT_FILES", 6)
+    monkeypatch.setattr(tasks, "Shards", Spied)
+    monkeypatch.setattr(Spied, "behind", 0)
+    equal(KINDS[kind], tmp_path, Executors(workers=2, dice=random.Random(2)))
+    assert Spied.behind > 5
+
+
+class Retrying(Executors):
+    """Every task is run again on the same worker: after it was done, or failed as it wrote."""
+
+    def attempt(
+        self, worker: dict[Any, Any], task: tasks.Task, shard: int, batches: Batches
+    ) -> Batches:
+        assert self.dice is not None
+        if self.dice.random() < 0.5:
+            once = super().attempt(worker, task, shard, batches)
+            again = super().attempt(worker, task, shard, batches)
+            assert content(once) == content(again)
+            return again
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Shards, "save", _full)
+            with suppress(StateError):  # a table that closes is not written
+                super().attempt(worker, task, shard, batches)
+        return super().attempt(worker, task, shard, batches)
+
+
+def _full(*_: Any) -> TableLog:
+    raise StateError("The disk is full.")
+
+
+def content(batches: Batches) -> list[Any]:
+    return [batch.to_pylist() for batch in batches]
+
+
+@kinds("every trigger", "every trigger, blt", "late")
+def test_a_retried_task_does_not_count_twice(kind: str, tmp_path: Path) -> None:
+    """A table that has gone ahead of the manifest is not gone on from."""
+    equal(KINDS[kind], tmp_path, Retrying(workers=2, dice=random.Random(3)))
+
+
+SHORT = replace(CASES["sums"], triggers=4)
+
+
+class Recorded(Executors):
+    """Keeps what was run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: list[tuple[tasks.Task, int, Batches]] = []
+
+    def run(self, task: tasks.Task, shard: int, batches: Batches) -> Batches:
+        self.ran.append((task, shard, batches))
+        return super().run(task, shard, batches)
+
+
+def test_a_straggler_is_refused(tmp_path: Path) -> None:
+    """A task of an earlier trigger, or one too early, does nothing; on old workers and new ones."""
+    executors = Recorded()
+    begin(tmp_path, SHORT.sql, state=4)
+    engine = frames_engine(tmp_path, "state", executors)
+    run(SHORT, tmp_path, lambda now, _: step(engine, now, 2))
+    before = contents(tmp_path / "state")
+    early = [
+        (replace(task, trigger=task.trigger + 2, committed=task.committed + 2), shard, batches)
+        for task, shard, batches in executors.ran
+        if task.committed is not None
+    ]
+    assert early
+    for task, shard, batches in [*executors.ran, *early]:
+        for worker in (executors.workers[0], {}):
+            with pytest.raises(StateError, match="comes too late"):
+                executors.attempt(worker, task, shard, batches)
+    assert contents(tmp_path / "state") == before
+    engine.close()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_another_state_is_refused(tmp_path: Path) -> None:
+    """A worker that sees another pipeline under the same path, or none."""
+    begin(tmp_path, SHORT.sql, state=4)
+    args = (str(tmp_path / "secret"), "ff" * 16, 1, None)
+    for state in ("state", "nowhere"):
+        task = BoundTask(str(tmp_path / state), *args)
+        with pytest.raises(StateError, match="is not the driver's"):
+            Executors().attempt({}, task, 0, [])
+
+
+def refused(folder: Path, executors: Executors, words: str) -> None:
+    """A trigger that goes wrong commits and publishes nothing; run again, it is as it should be."""
+    begin(folder, SHORT.sql, local=4, state=4)
+    local, engine = local_engine(folder, "local"), frames_engine(folder, "state", Executors())
+    run(SHORT, folder, partial(step, local), lambda now, _: step(engine, now, 2))
+    before, engine.executors = manifest(folder, "state"), executors
+    with pytest.raises(StateError, match=words):
+        engine.step()
+    assert manifest(folder, "state") == before
+    assert len(published(folder, "state")) == 2
+    with pytest.raises(StateError, match="did not finish"):
+        engine.step()
+    for each in (local, engine):
+        each.close()
+    again = frames_engine(folder, "state", Executors())
+    step(again, 0, None)
+    again.close()
+    assert published(folder, "state") == published(folder, "local")
+
+
+class Misrouted(Executors):
+    """One unit's hash is another here than on Spark."""
+
+    def home(self, unit: int, shards: int) -> int:
+        return (unit + 1) % shards
+
+
+def test_records_of_another_shard_are_refused(tmp_path: Path) -> None:
+    """Their unit would be counted in two places."""
+    refused(tmp_path, Misrouted(), "gave shard . records of another")
+
+
+class Losing(Executors):
+    """A shard that did not run, or ran twice, as far as the driver can see."""
+
+    def __init__(self, stage: type[tasks.Task], times: int) -> None:
+        super().__init__()
+        self.stage, self.times = stage, times
+
+    def run(self, task: tasks.Task, shard: int, batches: Batches) -> Batches:
+        times = self.times if shard == 2 and isinstance(task, self.stage) else 1
+        return [batch for _ in range(times) for batch in Executors.run(self, task, shard, batches)]
+
+
+@pytest.mark.parametrize("stage", [BoundTask, AdvanceTask])
+@pytest.mark.parametrize("times", [0, 2])
+def test_missing_and_doubled_shards_are_refused(
+    stage: type[tasks.Task], times: int, tmp_path: Path
+) -> None:
+    """Each shard of both stages is heard of exactly once."""
+    refused(tmp_path, Losing(stage, times), "did not run every shard")
+
+
+@pytest.mark.parametrize("stage", [BoundTask, AdvanceTask])
+def test_a_task_does_not_carry_the_secret(stage: type[tasks.Task], tmp_path: Path) -> None:
+    """It says where it is: neither pickled nor printed nor in its output is it to be found."""
+    cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+    executors = Recorded()
+    begin(tmp_path, SHORT.sql, state=4)
+    engine = frames_engine(tmp_path, "state", executors)
+    run(SHORT, tmp_path, lambda now, _: step(engine, now, 1))
+    engine.close()
+    ran = [item for item in executors.ran if isinstance(item[0], stage)]
+    assert len(ran) == 4
+    for task, _, batches in ran:
+        given = [batch.serialize().to_pybytes() for batch in batches]
+        for text in (pickle.dumps(task), cloudpickle.dumps(task), repr(task).encode(), *given):
+            assert SECRET.key not in text
+            assert SECRET.key.hex().encode() not in text.lower()
