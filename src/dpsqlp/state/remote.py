@@ -64,9 +64,10 @@ class ObjectStorage:
         """Store the concatenation of parts under a name, atomically and durably."""
         if self._owner is not None and name != _LEASE:
             self._check_lease()  # after a long pause it may be another's
-        with _told(f"{self._root}/{name}"), self._filesystem.open_output_stream(
-            f"{self._root}/{name}", compression=None
-        ) as stream:
+        with (
+            _told(f"{self._root}/{name}"),
+            self._filesystem.open_output_stream(f"{self._root}/{name}", compression=None) as stream,
+        ):
             for part in parts:
                 stream.write(part)
 
