@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-<<<<<<< HEAD
 import re
-=======
->>>>>>> main
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -36,7 +33,6 @@ def spark() -> Iterator[Any]:
     """Spark in this process, as the Spark engine sets it up."""
     from pyspark.sql import SparkSession
 
-<<<<<<< HEAD
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # its Python workers have the tests
@@ -50,18 +46,5 @@ def spark() -> Iterator[Any]:
             .config("spark.sql.shuffle.partitions", "1")
             .getOrCreate()
         )
-=======
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "OFF")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.ansi.enabled", "true")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
-    )
->>>>>>> main
     yield session
     session.stop()
