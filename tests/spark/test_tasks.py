@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 import random
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dpsqlp.engines.spark import tasks
@@ -20,10 +21,10 @@ from dpsqlp.state import shards, storage
 from dpsqlp.state.journal import read_manifest
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog
 from dpsqlp.state.storage import LocalStorage
-from running import SECRET
+from running import SECRET, START
 from spark.frames import Batches, Executors, frames_engine
 from spark.pairs import ALL, begin, local_engine, published, run, step, tables
-from spark.queries import CASES, Case
+from spark.queries import CASES, QUARTER, Case, records
 
 LONG = "k, TUMBLE(ts, INTERVAL 3 HOURS)"
 KINDS = {
@@ -140,6 +141,29 @@ def content(batches: Batches) -> list[Any]:
 def test_a_retried_task_does_not_count_twice(kind: str, tmp_path: Path) -> None:
     """A table that has gone ahead of the manifest is not gone on from."""
     equal(KINDS[kind], tmp_path, Retrying(workers=2, dice=random.Random(3)))
+
+
+class Twice(Executors):
+    """Every task is done twice by the same worker, and the second one counts."""
+
+    def attempt(
+        self, worker: dict[Any, Any], task: tasks.Task, shard: int, batches: Batches
+    ) -> Batches:
+        super().attempt(worker, task, shard, batches)
+        return super().attempt(worker, task, shard, batches)
+
+
+@dataclass(frozen=True)
+class Silent(Case):
+    """All records come before the first trigger."""
+
+    def files(self, seed: int = 1) -> list[pa.Table]:
+        return [records(START, START + QUARTER, seed)]
+
+
+def test_a_retried_task_without_records_goes_on_with_the_noise_once(tmp_path: Path) -> None:
+    """Released keys move on in memory where no file says so."""
+    equal(Silent(group=LONG, triggers=12), tmp_path, Twice())
 
 
 SHORT = replace(CASES["sums"], triggers=4)
