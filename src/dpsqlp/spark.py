@@ -65,7 +65,9 @@ def start(
             " ...), or write=..., and not both."
         )
     target = make_sink(chosen.name, chosen.options, folder) if write is None else FrameSink(write)
-    root = str(state) if "://" in str(state) else str(Path(state).resolve())
+    place = str(state).removeprefix("file://")
+    root = place if "://" in place else str(Path(place).resolve())
+    checkpoint = below(root, f"{chosen.name}.checkpoint")
     if root in _running:
         before, left = _running[root]
         if before.isActive:
@@ -76,17 +78,18 @@ def start(
         target,
         below(root, chosen.name),
         _secret(root, secret),
-        _token(below(root, "checkpoint")),
+        _token(checkpoint),
         shards,
     )
     query = (
         ticking(frame, chosen.query)
         .writeStream.foreachBatch(batches)
-        .option("checkpointLocation", _spark_uri(below(root, "checkpoint")))
+        .option("checkpointLocation", _spark_uri(checkpoint))
         .trigger(processingTime=f"{chosen.query.emit.interval_us // 1000} milliseconds")
         .queryName(chosen.name)
         .start()
     )
+    batches.stopped.query = query
     _running[root] = (query, batches)
     return query
 
@@ -107,6 +110,8 @@ def _secret(root: str, given: str | os.PathLike[str] | None) -> Path:
 
 def _spark_uri(location: str) -> str:
     """As Spark's own file systems name it."""
+    if "://" not in location:
+        return f"file://{location}"  # whatever the cluster's file system is
     return location.partition("?")[0].replace("s3://", "s3a://", 1)
 
 

@@ -1069,6 +1069,7 @@ DURABILITY = [
     ),
 ]
 
+STREAM = "spark/test_stream.py::"
 TASKS = "spark/test_tasks.py::"
 ORDER = TASKS + "test_the_order_of_rows_changes_no_byte[late]"
 MISSED = TASKS + "test_a_worker_that_missed_triggers_catches_up[every trigger]"
@@ -1096,7 +1097,7 @@ SPARK = [
         "an attempt goes on from the one before",
         "8: noise indexed by batches; a unit counted twice",
         "engines/spark/tasks.py",
-        "if at == self._trigger:",
+        "if at >= self._trigger:",
         "if False:",
         TASKS + "test_a_retried_task_without_records_goes_on_with_the_noise_once",
     ),
@@ -1147,6 +1148,46 @@ SPARK = [
         "if created is None or created.secret.instance.hex() != task.instance:",
         "if created is None:",
         TASKS + "test_another_state_is_refused",
+    ),
+    Break(
+        "an executor's secret is not looked at",
+        "6: one secret for a pipeline instance",
+        "engines/spark/tasks.py",
+        "if secret_check(created.secret) != task.secret_check:",
+        "if False:",
+        TASKS + "test_another_secret_is_refused",
+    ),
+    Break(
+        "an older batch taken for the committed one",
+        "6: equal noise is safe only on equal input",
+        "engines/spark/stream.py",
+        "        self._check(position, self._number)\n",
+        "",
+        STREAM + "test_a_checkpoint_that_is_not_the_states_is_refused[0-c]",
+    ),
+    Break(
+        "a batch of another checkpoint",
+        "6: a retry replays exactly that range",
+        "engines/spark/stream.py",
+        '(known["batch"], known["checkpoint"]) != (batch, self._checkpoint)',
+        'known["batch"] != batch',
+        STREAM + "test_a_checkpoint_that_is_not_the_states_is_refused[2-other]",
+    ),
+    Break(
+        "limits on a batch of Spark",
+        "8: batches by count",
+        "engines/spark/stream.py",
+        "        if limits:\n",
+        "        if False:\n",
+        STREAM + "test_limits_on_a_batch_are_refused[maxFilesPerTrigger]",
+    ),
+    Break(
+        "a lease that has run out is written under",
+        "6: one writer at a time",
+        "state/remote.py",
+        "if too_late or self._lease()",
+        "if self._lease()",
+        "state/test_remote.py::test_one_that_slept_too_long_writes_no_more",
     ),
     Break(
         "records of another shard are let in",

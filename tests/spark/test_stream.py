@@ -19,10 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsqlp.spark
+from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import serialise
 from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.spark.sources import SparkFiles
 from dpsqlp.engines.spark.stream import Batches, ticking
-from dpsqlp.errors import PlanError, SourceError
+from dpsqlp.errors import PlanError, SourceError, TriggerError
 from dpsqlp.sinks.base import Collected
 from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql import compile_script
@@ -133,19 +135,22 @@ def test_a_batch_before_its_trigger_waits(streamed: Streamed) -> None:
     assert len(streamed.sink.releases) == 2
 
 
-@pytest.mark.parametrize(("number", "checkpoint"), [(2, "c"), (0, "other"), (1, "other")])
+@pytest.mark.parametrize(
+    ("number", "checkpoint"), [(0, "c"), (3, "c"), (0, "other"), (1, "other"), (2, "other")]
+)
 def test_a_checkpoint_that_is_not_the_states_is_refused(
     streamed: Streamed, number: int, checkpoint: str
 ) -> None:
-    """A gap, or another checkpoint's batches: records would count twice or not at all."""
+    """An older one, a gap, or another's batches: records would count twice or not at all."""
     quarter = 15 * MINUTE
     streamed.batch(0, START + quarter, records(1, START + quarter))
+    streamed.batch(1, START + 2 * quarter, [])
     streamed.batches.close()
     streamed.batches = streamed.opened(checkpoint)
-    streamed.clock.time = START + 2 * quarter
+    streamed.clock.time = START + 3 * quarter
     with pytest.raises(SourceError, match="One of them was replaced"):
         streamed.batches(streamed.frame([]), number)
-    assert len(streamed.sink.releases) == 1
+    assert len(streamed.sink.releases) == 2
 
 
 def test_a_failed_batch_lets_go_of_the_state_and_can_be_run_again(
@@ -160,6 +165,25 @@ def test_a_failed_batch_lets_go_of_the_state_and_can_be_run_again(
             streamed.batches(streamed.frame(rows), 0)
     streamed.batch(0, START + quarter, rows)
     streamed.check()
+
+
+def test_no_batch_runs_after_the_last_trigger(spark: Any, tmp_path: Path) -> None:
+    """It is refused, so that Spark does not take records for nothing."""
+    sql = script(source=PYTHON, window=None, emit="EMIT EVERY INTERVAL 15 MINUTES FOR 1 TRIGGERS")
+    streamed = Streamed(spark, tmp_path, sql)
+    streamed.batch(0, START + 15 * MINUTE, records(1, START))
+    with pytest.raises(TriggerError, match="has run"):
+        streamed.batches(streamed.frame([]), 1)
+    assert len(streamed.sink.releases) == 1
+
+
+def test_a_batch_that_waits_lets_go_when_stopped(streamed: Streamed) -> None:
+    streamed.batches.clock = SystemClock()  # it is long past START: nothing need be waited for
+    streamed.batches.stopped.set()
+    with pytest.raises(SourceError, match="stopped"):
+        streamed.batches(streamed.frame([]), 0)
+    with streamed.local._exit, LocalStorage(streamed.folder / "state").lock():
+        pass  # the state is free
 
 
 def test_it_travels_without_the_secret(streamed: Streamed) -> None:
@@ -202,6 +226,23 @@ def test_frames_that_break_the_promise_are_refused(
     (sink,) = compile_script(script(source=PYTHON)).sinks
     with pytest.raises(SourceError, match=says):
         ticking(change(stream(spark, tmp_path)), sink.query)
+
+
+@pytest.mark.parametrize(
+    "limit", ["maxFilesPerTrigger", "maxfilespertrigger", "maxBytesPerTrigger"]
+)
+def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path) -> None:
+    """Before they are taken: Spark would read a1.parquet twice and the other never."""
+    (sink,) = compile_script(script()).sinks
+    source = SparkFiles(sink.query.source, "ts", tmp_path)
+    (tmp_path / "in").mkdir()
+    for name in ("a1.parquet", "a b#%20é.parquet"):
+        pq.write_table(table(records(1, START, 10)), tmp_path / "in" / name)
+    taken = source.take(source.begin(), 1, None)
+    assert source.frame(taken, spark).count() == 20
+    pq.write_table(table(records(1, START, 10)), tmp_path / "in" / "a[1].parquet")
+    with pytest.raises(SourceError, match="read as a pattern"):
+        source.take(source.begin(), 1, None)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import pytest
 from dpsqlp.engines.spark import tasks
 from dpsqlp.engines.spark.tasks import AdvanceTask, BoundTask
 from dpsqlp.entropy.secret import Secret
-from dpsqlp.errors import StateError
+from dpsqlp.errors import SecretError, StateError
 from dpsqlp.state import shards, storage
-from dpsqlp.state.journal import read_manifest
+from dpsqlp.state.journal import read_manifest, secret_check
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog
 from dpsqlp.state.storage import LocalStorage
 from running import SECRET, START
@@ -210,11 +210,21 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_another_state_is_refused(tmp_path: Path) -> None:
     """A worker that sees another pipeline under the same path, or none."""
     begin(tmp_path, SHORT.sql, state=4)
-    args = (str(tmp_path / "secret"), "ff" * 16, 1, None)
+    args = (str(tmp_path / "secret"), "ff" * 16, secret_check(SECRET), 1, None)
     for state in ("state", "nowhere"):
         task = BoundTask(str(tmp_path / state), *args)
         with pytest.raises(StateError, match="is not the driver's"):
             Executors().attempt({}, task, 0, [])
+
+
+def test_another_secret_is_refused(tmp_path: Path) -> None:
+    """A worker that finds another secret than the driver: its noise and its units are others."""
+    begin(tmp_path, SHORT.sql, state=4)
+    (tmp_path / "secret").write_text("ab" * 32)
+    instance, check = SECRET.instance.hex(), secret_check(SECRET)
+    task = BoundTask(str(tmp_path / "state"), str(tmp_path / "secret"), instance, check, 1, None)
+    with pytest.raises(SecretError, match="is not the driver's"):
+        Executors().attempt({}, task, 0, [])
 
 
 def refused(folder: Path, executors: Executors, words: str) -> None:

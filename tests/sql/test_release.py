@@ -126,6 +126,16 @@ def test_rows_come_in_the_order_of_keys() -> None:
     assert [row["c"] for row in released(compiled, rows)] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("alias", ["release_rank", "window_number", "rows"])
+def test_order_by_whatever_the_columns_are_called(alias: str) -> None:
+    compiled = query(
+        f"c, COUNT(*) AS {alias}",
+        group="GROUP BY c, TUMBLE(ts, INTERVAL 1 DAY) ORDER BY COUNT(*) DESC LIMIT 2",
+    )
+    rows = [{"key_0": key, "p0": count} for key, count in (("b", 1.0), ("c", 5.0), ("a", 9.0))]
+    assert [row["c"] for row in released(compiled, rows)] == ["a", "c"]
+
+
 def test_having_that_fails_drops_the_row() -> None:
     """An expression over released values that fails is NULL, never an abort."""
     compiled = query(group="GROUP BY c, TUMBLE(ts, INTERVAL 1 DAY) HAVING CAST(c AS INTEGER) > 3")

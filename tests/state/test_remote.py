@@ -126,6 +126,21 @@ def test_a_lease_is_renewed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> 
             pass
 
 
+def test_one_that_slept_too_long_writes_no_more(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while nobody else has the lease: somebody may take it at any moment."""
+    monkeypatch.setattr(remote, "_LEASE_SECONDS", 0.2)
+    slept = storage(bucket)
+    monkeypatch.setattr(slept, "_renew_until", lambda ended: ended.wait())
+    with slept.lock():
+        slept.put("x", [b"1"])
+        time.sleep(0.3)
+        with pytest.raises(StateError, match="Another process"):
+            slept.put("x", [b"2"])
+    assert bucket.objects == {"b/state/x": b"1"}
+
+
 def test_two_that_begin_at_once_both_notice(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ class Engine(ABC):
 
     def close(self) -> None:
         """Let go of the state."""
+        self._unfinished = True
         self._exit.close()
 
     @property

@@ -95,17 +95,17 @@ def release_sql(text: Text, select: exp.Select, outputs: tuple[Output, ...], pos
         rows += f" WHERE {condition}"
     offset = _number(text, select.args.get("offset"), "OFFSET")
     limit = _number(text, select.args.get("limit"), "LIMIT")
-    limits = [] if offset is None else [f"release_rank > {offset}"]
+    limits = [] if offset is None else [f"rows.release_rank > {offset}"]
     if limit is not None:
-        limits.append(f"release_rank <= {limit + (offset or 0)}")
+        limits.append(f"rows.release_rank <= {limit + (offset or 0)}")
     if not limits and select.args.get("order") is None:  # then nothing need be ranked
         inner = f"SELECT * FROM {rows}"
         return f"SELECT {', '.join(columns)} FROM ({inner}) AS rows ORDER BY rows.position"
     inner = f"SELECT *, {_rank(text, select, outputs, post)} AS release_rank FROM {rows}"
-    outer = f"SELECT {', '.join(columns)} FROM ({inner})"
+    outer = f"SELECT {', '.join(columns)} FROM ({inner}) AS rows"
     if limits:
         outer += f" WHERE {' AND '.join(limits)}"
-    return f"{outer} ORDER BY {_GROUP}, release_rank"
+    return f"{outer} ORDER BY rows.window_number, rows.trigger, rows.release_rank"
 
 
 def _selected(outputs: tuple[Output, ...]) -> list[str]:

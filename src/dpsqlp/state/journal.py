@@ -87,7 +87,7 @@ class Journal:
         fresh = Manifest(
             fingerprint=pipeline.plan.fingerprint.hex(),
             instance=secret.instance.hex(),
-            secret_check=hmac.new(secret.derive(b"check"), b"", hashlib.sha256).hexdigest(),
+            secret_check=secret_check(secret),
             shards=shards,
         )
         self.manifest = read_manifest(storage) or fresh
@@ -210,6 +210,11 @@ def read_manifest(storage: Storage) -> Manifest | None:
         for name, log in body.pop("tables").items()
     }
     return Manifest(**body, release=None if release is None else File(**release), tables=tables)
+
+
+def secret_check(secret: Secret) -> str:
+    """What shows, to those who have it, whether a secret is the state's."""
+    return hmac.new(secret.derive(b"check"), b"", hashlib.sha256).hexdigest()
 
 
 def input_digest(groups: Groups) -> str:

@@ -59,6 +59,7 @@ class ObjectStorage:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self._owner: str | None = None  # of the lease, while it is held here
+        self._renewed = 0.0
 
     def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
@@ -102,6 +103,7 @@ class ObjectStorage:
         if held_by is not None and until > time.time():
             raise self._another()
         self._owner = uuid.uuid4().hex
+        self._renewed = time.monotonic()
         ended = threading.Event()
         renewing = threading.Thread(target=self._renew_until, args=(ended,), daemon=True)
         try:
@@ -125,8 +127,10 @@ class ObjectStorage:
                 self._renew()
 
     def _renew(self) -> None:
+        began = time.monotonic()
         lease = {"owner": self._owner, "until": time.time() + _LEASE_SECONDS}
         self.put(_LEASE, [json.dumps(lease).encode()])
+        self._renewed = began
 
     def _lease(self) -> tuple[str | None, float]:
         """Who has the lease, and until when."""
@@ -137,7 +141,8 @@ class ObjectStorage:
         return lease["owner"], lease["until"]
 
     def _check_lease(self) -> None:
-        if self._lease()[0] != self._owner:
+        too_late = time.monotonic() - self._renewed > 0.75 * _LEASE_SECONDS
+        if too_late or self._lease()[0] != self._owner:  # then another may have it, or soon will
             raise self._another()
 
     def _another(self) -> StateError:

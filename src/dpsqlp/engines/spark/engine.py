@@ -102,6 +102,7 @@ class SparkEngine(Engine):
             self._state,
             str(self._secret),
             manifest.instance,
+            manifest.secret_check,
             trigger,
             manifest.trigger,
         )

@@ -14,10 +14,16 @@ from dpsqlp.errors import DpsqlpError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What the row query is written for. Nothing else of a session changes a release.
+# What the row query is written for, and what decides how a file is read. A cluster may have others.
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
 }
 

@@ -36,6 +36,7 @@ _STORED = {
     pa.timestamp("ms", "UTC"): "TIMESTAMP",
     pa.timestamp("us", "UTC"): "TIMESTAMP",
 }
+_PATTERN = "*?[]{}\\:"
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _WIDER = {
     ("FLOAT", "DOUBLE"),
@@ -50,6 +51,17 @@ class SparkFiles(FileSource):
     Positions are those of the local engine's files, so that a pipeline can move.
     """
 
+    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
+        """New files, or a span; refused before they are taken if Spark would read others."""
+        taken = super().take(position, trigger, span)
+        for name, *_ in taken["files"]:
+            if set(name) & set(_PATTERN):
+                raise SourceError(
+                    f"The file {name} has one of {_PATTERN} in its name, which Spark would read as"
+                    " a pattern. It has not been taken: rename it."
+                )
+        return taken
+
     def frame(self, records: Any, spark: SparkSession) -> DataFrame:
         """The range's records, with the columns and types that the source declares."""
         files: list[File] = [] if records is None else [tuple(file) for file in records["files"]]
@@ -62,7 +74,8 @@ class SparkFiles(FileSource):
         for _, members in groupby(in_order, key=self._shape):
             names = [file[0] for file in members]
             stored, columns = self._columns(names[0])
-            frames.append(spark.read.schema(stored).parquet(*names).selectExpr(*columns))
+            uris = [f"file://{name}" for name in names]  # whatever the cluster's file system is
+            frames.append(spark.read.schema(stored).parquet(*uris).selectExpr(*columns))
         return reduce(lambda left, right: left.unionAll(right), frames)
 
     def _columns(self, file: str) -> tuple[str, list[str]]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from dpsqlp.engines.clock import Clock, SystemClock
 from dpsqlp.engines.spark.engine import SparkEngine
 from dpsqlp.engines.spark.sources import as_declared, declared_schema
-from dpsqlp.errors import SourceError
+from dpsqlp.errors import SourceError, TriggerError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sql.query import Query, SourceDef
 from dpsqlp.sql.spark import spark_type
@@ -72,9 +72,8 @@ class BatchSource:
 
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """The batch at hand, which must follow the last one."""
-        taken = {"batch": self._number, "checkpoint": self._checkpoint}
-        self._check(taken, position["batch"] + 1, position["checkpoint"])
-        return taken
+        self._check(position, self._number - 1)
+        return {"batch": self._number, "checkpoint": self._checkpoint}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a batch."""
@@ -84,7 +83,7 @@ class BatchSource:
         """The batch's records."""
         if records is None:
             return spark.createDataFrame([], declared_schema(self._source))
-        self._check(records, self._number, self._checkpoint)
+        self._check(records, self._number)
         assert self._frame is not None
         return self._frame
 
@@ -96,15 +95,15 @@ class BatchSource:
         """Spark's checkpoint says what was read."""
 
     def belongs(self, position: Any) -> None:
-        """Refuse a state that another checkpoint has led to."""
-        self._check(position, position["batch"], self._checkpoint)
+        """Refuse a state that is further than the batch at hand, or of another checkpoint."""
+        self._check(position, self._number)
 
-    def _check(self, records: Any, batch: int, checkpoint: str) -> None:
-        if (records["batch"], records["checkpoint"]) != (batch, checkpoint):
+    def _check(self, known: Any, batch: int) -> None:
+        if (known["batch"], known["checkpoint"]) != (batch, self._checkpoint):
             raise SourceError(
-                f"The checkpoint is at batch {self._number}; the state expects batch {batch} of its"
-                " own. One of them was replaced. Bring back both as they were, or begin a new"
-                " pipeline with a new checkpoint, which spends again."
+                f"Batch {self._number} of the checkpoint does not follow batch {known['batch']},"
+                " which the state knows. One of them was replaced. Bring back both as they were,"
+                " or begin a new pipeline with a new checkpoint, which spends again."
             )
 
 
@@ -121,6 +120,21 @@ class FrameSink:
         self._write(self.spark.createDataFrame(release), trigger)
 
 
+class Stopped(threading.Event):
+    """Whether a query has been told to stop; known where it was started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query: Any = None
+
+    def is_set(self) -> bool:
+        """As an event."""
+        return super().is_set() or (self.query is not None and not self.query.isActive)
+
+    def __reduce__(self) -> Any:
+        return Stopped, ()
+
+
 @dataclass
 class Batches:
     """What Spark calls for each batch. It may be sent to another process, where it opens the state
@@ -134,35 +148,53 @@ class Batches:
     checkpoint: str  # a number of its own
     shards: int
     clock: Clock = field(default_factory=SystemClock)
+    stopped: Stopped = field(default_factory=lambda: Stopped())
     _engine: SparkEngine | None = None
+    _turn: Any = field(default_factory=threading.Lock)
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Run the triggers that are due: missed ones empty, the last one on this batch."""
+        with self._turn:
+            try:
+                self._run(batch, number)
+            except BaseException:
+                self._close()
+                raise
+
+    def _run(self, batch: DataFrame, number: int) -> None:
         if isinstance(self.sink, FrameSink):
             self.sink.spark = batch.sparkSession
         if self._engine is None:
             self._engine = self._open(batch.sparkSession)
         engine = self._engine
         assert isinstance(engine.source, BatchSource)
-        position = engine.journal.manifest.position
-        if position is not None and number <= position["batch"]:
-            engine.source.belongs(position)
-            return  # committed, and published again when the state was opened
         engine.source.offer(number, batch.where(f"{_TICK} IS NULL").drop(_TICK))
-        try:
-            while not engine.finished:
-                trigger = engine.next_trigger
-                self.clock.wait(engine.schedule.due(trigger), threading.Event())
-                engine.step()
-                position = engine.journal.manifest.position
-                if position["batch"] == number:
-                    return
-        except BaseException:
-            self.close()
-            raise
+        while not self._is_committed(engine, number):
+            if engine.finished:
+                raise TriggerError(
+                    f"The last of the {engine.plan.triggers} triggers that were paid for has run."
+                    " Begin a new pipeline with a state of its own, which spends again."
+                )
+            self.clock.wait(engine.schedule.due(engine.next_trigger), self.stopped)
+            if self.stopped.is_set():
+                raise SourceError("The query was stopped before its trigger was due.")
+            engine.step()
+
+    def _is_committed(self, engine: SparkEngine, number: int) -> bool:
+        """Whether the last batch that ran is this one."""
+        assert isinstance(engine.source, BatchSource)
+        position = engine.journal.manifest.position
+        if position is None or number > position["batch"]:
+            return False
+        engine.source.belongs(position)
+        return True
 
     def close(self) -> None:
-        """Let go of the state."""
+        """Let go of the state, once no batch is under way."""
+        with self._turn:
+            self._close()
+
+    def _close(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -180,7 +212,10 @@ class Batches:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_engine": None}
+        return self.__dict__ | {"_engine": None, "_turn": None, "stopped": Stopped()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_turn": threading.Lock()}
 
 
 def ticking(frame: DataFrame, query: Query) -> DataFrame:

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from dpsqlp.engines.engine import micro_batch
 from dpsqlp.engines.pipeline import load_secret, read_pipeline
 from dpsqlp.entropy.canonical import Encoded
-from dpsqlp.errors import StateError
+from dpsqlp.errors import SecretError, StateError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.stages.combine import Groups, merge
 from dpsqlp.stages.route import key_shards
 from dpsqlp.state.arrays import pack, unpack
-from dpsqlp.state.journal import input_digest, read_manifest
+from dpsqlp.state.journal import input_digest, read_manifest, secret_check
 from dpsqlp.state.remote import storage_at
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog, parse_name, shard_name
 from dpsqlp.tables.keys import KeyTable
@@ -49,12 +49,13 @@ class Task:
     state: str
     secret: str
     instance: str
+    secret_check: str
     trigger: int
     committed: int | None  # the trigger before, or None at the first
 
     def worker(self) -> Worker:
         """This process's tables of the pipeline, as of the trigger before."""
-        name = (self.state, self.secret, self.instance)
+        name = (self.state, self.instance, self.secret_check)
         if name not in _WORKERS:
             _WORKERS[name] = Worker(self)
         worker = _WORKERS[name]
@@ -128,6 +129,11 @@ class Worker:
                 f"The state {task.state} of this worker is not the driver's. Put the state where"
                 " the driver and all executors see the same folder."
             )
+        if secret_check(created.secret) != task.secret_check:
+            raise SecretError(
+                f"The secret that this worker finds in {task.secret} or in its environment is not"
+                " the driver's. Nothing was released. Give all machines the same."
+            )
         self.shards = created.shards
         self.pipeline = Pipeline(created.plan, created.secret)
         self._files = Shards(self._storage, self.pipeline, created.secret)
@@ -151,7 +157,7 @@ class Worker:
         """A table as it was committed; this process no longer holds it, in case the task fails."""
         kind, (_, shard) = parse_name(name)
         at, held = self._held.pop(name, (0, None))
-        if at == self._trigger:  # an attempt before this one; its noise went on, files or not
+        if at >= self._trigger:  # an attempt before this one; its noise went on, files or not
             held = None
         if name not in self._logs:  # it opens now
             if kind == "units":
