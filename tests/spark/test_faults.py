@@ -133,15 +133,15 @@ def test_failing_tasks_and_killed_processes_on_one_machine(begun: Path) -> None:
         assert SECRET.key not in log
 
 
-def test_failing_tasks_and_killed_processes_on_a_cluster(begun: Path) -> None:
-    """Executors are killed, slow tasks have copies elsewhere, and tasks fail."""
-    if not ALL:
-        pytest.skip("in `make parity`")
-    with ExitStack() as stack:
-        url, workers = stack.enter_context(cluster(begun))
-        driver = Driver(stack, begun / "driver.log", master=url, conf=SPECULATION, flaky="slow")
-        killer = Killer(begun)
-        killer.run(driver, workers, EXECUTOR, every=4)
-    undisturbed(begun)
-    assert killer.killed >= 4
-    assert len(list((begun / "marks").glob("*.again"))) > TRIGGERS
+if ALL:  # a few minutes: `make parity`
+
+    def test_failing_tasks_and_killed_processes_on_a_cluster(begun: Path) -> None:
+        """Executors are killed, slow tasks have copies elsewhere, and tasks fail."""
+        with ExitStack() as stack:
+            url, workers = stack.enter_context(cluster(begun))
+            driver = Driver(stack, begun / "driver.log", master=url, conf=SPECULATION, flaky="slow")
+            killer = Killer(begun)
+            killer.run(driver, workers, EXECUTOR, every=4)
+        undisturbed(begun)
+        assert killer.killed >= 4
+        assert len(list((begun / "marks").glob("*.again"))) > TRIGGERS

@@ -228,9 +228,6 @@ def test_frames_that_break_the_promise_are_refused(
         ticking(change(stream(spark, tmp_path)), sink.query)
 
 
-@pytest.mark.parametrize(
-    "limit", ["maxFilesPerTrigger", "maxfilespertrigger", "maxBytesPerTrigger"]
-)
 def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path) -> None:
     """Before they are taken: Spark would read a1.parquet twice and the other never."""
     (sink,) = compile_script(script()).sinks

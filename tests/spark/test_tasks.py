@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from dpsqlp.engines.spark import tasks
 from dpsqlp.engines.spark.tasks import AdvanceTask, BoundTask
@@ -283,7 +284,6 @@ def test_missing_and_doubled_shards_are_refused(
 @pytest.mark.parametrize("stage", [BoundTask, AdvanceTask])
 def test_a_task_does_not_carry_the_secret(stage: type[tasks.Task], tmp_path: Path) -> None:
     """It says where it is: neither pickled nor printed nor in its output is it to be found."""
-    cloudpickle = pytest.importorskip("pyspark.cloudpickle")
     executors = Recorded()
     begin(tmp_path, SHORT.sql, state=4)
     engine = frames_engine(tmp_path, "state", executors)
