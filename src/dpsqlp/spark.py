@@ -9,7 +9,6 @@ and that never goes through Spark. What is released equals what the local engine
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dpsqlp.api import choose, read_script
 from dpsqlp.engines.script import check_apart
 from dpsqlp.engines.spark.stream import Batches, FrameSink, ticking
+from dpsqlp.entropy.secret import new_name
 from dpsqlp.errors import PlanError, SecretError, StateError
 from dpsqlp.sinks.base import make_sink
 from dpsqlp.sources.pushed import arrow_table
@@ -120,6 +120,6 @@ def _token(checkpoint: str) -> str:
     storage = storage_at(checkpoint)
     token = storage.get("dpsqlp")
     if token is None:
-        token = secrets.token_hex(16).encode()
+        token = new_name().encode()
         storage.put("dpsqlp", [token])
     return token.decode()

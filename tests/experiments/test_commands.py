@@ -59,7 +59,7 @@ def test_synthetic(preset: str) -> None:
         f" --preset {preset} --runs 2 --seed 1 --threads 2"
     )
     if preset == "best":
-        assert (body["C"], body["c"], body["Cs"], body["selection_share"]) == (32, 1, 6, 0.8)
+        assert (body["C"], body["c"], body["Cs"], body["selection_share"]) == (32, 1, 6, 0.75)
     assert body["selection_spending"] == {"paper": None, "tree": "even", "best": "late"}[preset]
 
 

@@ -116,7 +116,7 @@ def test_options_reach_the_query() -> None:
     assert (query.minimum, query.triggers, query.processes) == (50, 96, ())
     assert query.unit_names == ("user_id", "key")
     best = query_of(preset("best", 6.0, 1e-9, 32), 100)
-    assert (best.selection_share, best.selection_spending) == (0.8, "late")
+    assert (best.selection_share, best.selection_spending) == (0.75, "late")
     assert query_of(preset("tree", 6.0, 1e-9, 32), 100).selection_spending == "even"
 
 

@@ -46,3 +46,8 @@ class Secret:
         parts = (label, self.instance, *context)
         message = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hmac.new(self.key, b"dpsqlp/v1/" + message, hashlib.sha256).digest()
+
+
+def new_name() -> str:
+    """A name that nobody else has: 128 bits that are no secret."""
+    return secrets.token_hex(16)

@@ -13,13 +13,13 @@ import contextlib
 import json
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as fs
 
+from dpsqlp.entropy.secret import new_name
 from dpsqlp.errors import StateError
 from dpsqlp.state.storage import LocalStorage, Storage
 
@@ -102,7 +102,7 @@ class ObjectStorage:
         held_by, until = self._lease()
         if held_by is not None and until > time.time():
             raise self._another()
-        self._owner = uuid.uuid4().hex
+        self._owner = new_name()
         self._renewed = time.monotonic()
         ended = threading.Event()
         renewing = threading.Thread(target=self._renew_until, args=(ended,), daemon=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from dpsqlp.entropy.secret import new_name
 from dpsqlp.errors import StateError
 
 TEMPORARY = ".writing"
@@ -74,7 +74,7 @@ class LocalStorage:
         """`shared`: another process may write the same objects at the same time."""
         self.root = root
         self._disk = disk or LocalDisk()
-        self._suffix = f".{uuid.uuid4().hex}{TEMPORARY}" if shared else TEMPORARY
+        self._suffix = f".{new_name()}{TEMPORARY}" if shared else TEMPORARY
 
     def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
