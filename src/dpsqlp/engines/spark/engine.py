@@ -107,7 +107,8 @@ class SparkEngine(Engine):
             manifest.trigger,
         )
         # A record without a unit for each shard: Spark would leave out what has no rows.
-        wakes = self._spark.range(self.shards).selectExpr("CAST(id AS INT) AS shard")
+        ids = self._spark.range(0, self.shards, 1, 1)
+        wakes = ids.selectExpr("CAST(id AS INT) AS shard")
         payloads = (
             records.selectExpr("*", f"{self._unit_shard()} AS shard")
             .unionByName(wakes, allowMissingColumns=True)

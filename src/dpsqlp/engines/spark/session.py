@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # What the row query is written for, and what decides how a file is read. A cluster may have others.
 _SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",  # it might merge shards, and plans every stage anew
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",

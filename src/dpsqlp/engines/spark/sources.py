@@ -69,13 +69,15 @@ class SparkFiles(FileSource):
             check_unchanged(file)
         if records is not None and "span" in records and self._timestamp is not None:
             files = [file for file in files if self._has_times_in(file, *records["span"])]
-        frames = [spark.createDataFrame([], declared_schema(self._source))]
+        frames = []
         in_order = sorted(files, key=lambda file: (self._shape(file), file))
         for _, members in groupby(in_order, key=self._shape):
             names = [file[0] for file in members]
             stored, columns = self._columns(names[0])
             uris = [f"file://{name}" for name in names]  # whatever the cluster's file system is
             frames.append(spark.read.schema(stored).parquet(*uris).selectExpr(*columns))
+        if not frames:
+            return no_records(self._source, spark)
         return reduce(lambda left, right: left.unionAll(right), frames)
 
     def _columns(self, file: str) -> tuple[str, list[str]]:
@@ -95,9 +97,12 @@ class SparkFiles(FileSource):
         return ", ".join(stored), columns
 
 
-def declared_schema(source: SourceDef) -> str:
-    """The source's columns, as Spark writes them."""
-    return ", ".join(f"{_name(name)} {spark_type(kind)}" for name, kind in source.columns)
+def no_records(source: SourceDef, spark: SparkSession) -> DataFrame:
+    """An empty frame with the columns and types that a source declares."""
+    columns = [
+        f"CAST(NULL AS {spark_type(kind)}) AS {_name(name)}" for name, kind in source.columns
+    ]
+    return spark.range(0).selectExpr(*columns)
 
 
 def as_declared(frame: DataFrame, source: SourceDef) -> DataFrame:

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from dpsqlp.engines.clock import Clock, SystemClock
 from dpsqlp.engines.spark.engine import SparkEngine
-from dpsqlp.engines.spark.sources import as_declared, declared_schema
+from dpsqlp.engines.spark.sources import as_declared, no_records
 from dpsqlp.errors import SourceError, TriggerError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sql.query import Query, SourceDef
@@ -82,7 +82,7 @@ class BatchSource:
     def frame(self, records: Any, spark: SparkSession) -> DataFrame:
         """The batch's records."""
         if records is None:
-            return spark.createDataFrame([], declared_schema(self._source))
+            return no_records(self._source, spark)
         self._check(records, self._number)
         assert self._frame is not None
         return self._frame
