@@ -121,7 +121,7 @@ class FramesEngine(SparkEngine):
         self._reading = stack.enter_context(connect(tables, {}, self.source.folders()))
         self.shards = self.journal.manifest.shards
         self._spark: Any = SimpleNamespace(
-            range=lambda _: SimpleNamespace(selectExpr=lambda _: None)
+            range=lambda *_: SimpleNamespace(selectExpr=lambda _: None)
         )
 
     def _read(self, intent: Intent) -> Any:
