@@ -99,8 +99,8 @@ def test_shopping() -> None:
 
 
 def test_trends_never_shows_a_query_of_fifty_users() -> None:
-    body = answer("trends", "--units", "3000", "--keys", "300")
-    assert 0 < body["keys"] <= body["keys_above_minimum"] < 300
+    body = answer("trends", "--units", "30000", "--keys", "10000")
+    assert 100 < body["keys"] < body["keys_above_minimum"] < 10000  # keys from 2 to 120 users
     assert body["fewest_users"] > 50
     assert body["threshold"] > 50
     assert (body["epsilon"], body["delta"], body["minimum"]) == (2.0, 1e-10, 50)
