@@ -19,7 +19,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -206,7 +205,8 @@ def run_stream(files: Sequence[Path], triggers: int, contributions: int) -> tupl
         begin = time.perf_counter()
         [sink] = compile_script(text).sinks
         engine = open_engine(sink, state=work / "state", secret=work / "secret", folder=work)
-        engine.run(threading.Event(), lambda progress: None)
+        while not engine.finished:
+            engine.step()
         engine.close()
         seconds = time.perf_counter() - begin
         return pq.read_table(max((work / "output").glob("*.parquet"))), seconds

@@ -13,7 +13,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -43,10 +42,10 @@ def run_private(files: Path, work: Path) -> int:
     text = SQL.format(files=files, output=work / "output", seconds=SECONDS)
     [sink] = compile_script(text).sinks
     engine = open_engine(sink, state=work / "state", secret=work / "secret", folder=work)
-    rows = []
-    engine.run(threading.Event(), lambda progress: rows.append(progress.rows))
+    while not engine.finished:
+        rows = engine.step().rows
     engine.close()
-    return rows[-1]
+    return rows
 
 
 def run_plain(files: Path, work: Path) -> int:

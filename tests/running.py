@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
+from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
+from dpsqlp.errors import UnavailableError
 from dpsqlp.sinks.base import Collected
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Hop, Query, Tumble
@@ -112,13 +114,14 @@ def run_all(engine: LocalEngine, triggers: int | None = None) -> dict[int, list[
     assert isinstance(engine.sink, Collected)
     stop, ran = threading.Event(), []
 
-    def report(progress: Progress) -> None:
+    def report(name: str, progress: Progress | UnavailableError) -> None:
+        assert isinstance(progress, Progress)
         ran.append(progress.trigger)
         if len(ran) == triggers:
             stop.set()
 
     try:
-        engine.run(stop, report)
+        run_together({"t": engine}, engine.clock, stop, report)
     finally:
         engine.close()
     assert ran == list(range(ran[0], ran[0] + len(ran))) if ran else True

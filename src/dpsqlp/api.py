@@ -23,7 +23,14 @@ from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
-from dpsqlp.errors import DpsqlpError, PlanError, SourceError, StateError, TriggerError
+from dpsqlp.errors import (
+    DpsqlpError,
+    PlanError,
+    SourceError,
+    StateError,
+    TriggerError,
+    UnavailableError,
+)
 from dpsqlp.sinks.base import Sink, make_sink
 from dpsqlp.sources.pushed import PushedSource, StandardInput, arrow_table
 from dpsqlp.sql import SinkDef, compile_script, explain_text
@@ -208,6 +215,8 @@ class Stream:
             self._clock.pinned = engine.schedule.due(engine.next_trigger)
         try:
             return engine.step()
+        except UnavailableError:
+            raise
         except BaseException:
             self._close(
                 "A trigger failed. Open the stream again: a trigger that had begun is finished"
@@ -238,18 +247,26 @@ class _Clock(SystemClock):
         return super().now() if self.pinned is None else self.pinned
 
 
-class _Session:
+class _Session(Sink):
     """A sink that remembers the session's releases and passes them on."""
 
     def __init__(self, target: Sink | None) -> None:
         self._target = target
         self.tables: dict[int, pa.Table] = {}
 
+    def open(self, pipeline: str) -> None:
+        if self._target is not None:
+            self._target.open(pipeline)
+
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Remember a release, and pass it on."""
         self.tables[trigger] = release
         if self._target is not None:
             self._target.emit(trigger, release)
+
+    def close(self) -> None:
+        if self._target is not None:
+            self._target.close()
 
     def last(self, progress: Progress) -> Release:
         """The release of a trigger that ran."""

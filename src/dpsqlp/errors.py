@@ -31,6 +31,14 @@ class SourceError(DpsqlpError):
     """Records that cannot be read, or not the same way again."""
 
 
+class SinkError(DpsqlpError):
+    """A release that could not be published. It is kept, and published at the next start."""
+
+
+class UnavailableError(DpsqlpError):
+    """A server that does not answer. Nothing is lost: the same call can be made again."""
+
+
 class SecretError(DpsqlpError):
     """A secret or instance that is missing or malformed."""
 

@@ -89,6 +89,23 @@ def test_every_command_and_option_has_help() -> None:
             assert getattr(parameter, "help", None), f"{command.name} {parameter.name}"
 
 
+def test_a_log_of_json_objects(script: Path) -> None:
+    """Every line on standard error is an object, also of a refusal; none depends on records."""
+    ran = call("run", script, "--log", "json")
+    lines = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert ran.exit_code == 0
+    assert {line["event"] for line in lines} == {"open", "trigger", "summary"}
+    assert all({"time", "event", "message"} <= line.keys() for line in lines)
+    triggers = [line for line in lines if line["event"] == "trigger"]
+    known = {"time", "event", "message", "sink", "trigger", "rows"}
+    assert all(line.keys() == known for line in triggers)
+    assert len(triggers) == len(released(script.parent))
+    script.write_text(SCRIPT.replace("COUNT(*)", "MEDIAN(dwell)"))
+    refused = call("run", script, "--log", "json")
+    assert refused.exit_code == 1
+    assert json.loads(refused.stderr)["event"] == "refused"
+
+
 def test_help_names_the_exit_codes_and_loads_nothing_heavy() -> None:
     answer = call("--help")
     assert answer.exit_code == 0

@@ -27,7 +27,8 @@ from dpsqlp.accounting.model import CalibratedProcess, Process
 from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
-from dpsqlp.errors import DpsqlpError
+from dpsqlp.engines.together import run_together
+from dpsqlp.errors import DpsqlpError, UnavailableError
 from dpsqlp.sql import compile_script
 from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.state import journal, shards
@@ -114,12 +115,12 @@ def run(command: dict[str, Any]) -> None:
 def _run(engine: LocalEngine, triggers: int | None) -> None:
     stop, ran = threading.Event(), []
 
-    def report(progress: Progress) -> None:
+    def report(name: str, progress: Progress | UnavailableError) -> None:
         ran.append(progress)
         if len(ran) == triggers:
             stop.set()
 
-    engine.run(stop, report)
+    run_together({"t": engine}, engine.clock, stop, report)
 
 
 def warm() -> None:

@@ -15,6 +15,7 @@ from dpsqlp.engines.engine import Engine, serialise
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.spark.engine import SparkEngine
 from dpsqlp.engines.spark.sources import SparkFiles
+from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
@@ -26,7 +27,7 @@ ALL = os.environ.get("DPSQLP_PARITY") == "all"
 
 
 @dataclass
-class Kept:
+class Kept(Sink):
     """A sink of one file per trigger, which may be written twice but never changed."""
 
     folder: Path

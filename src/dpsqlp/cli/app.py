@@ -90,17 +90,24 @@ def run(
             " eyes only.",
         ),
     ] = False,
+    log: Annotated[
+        Literal["text", "json"],
+        typer.Option(help="What standard error gets: sentences, or a JSON object a line."),
+    ] = "text",
 ) -> None:
     """Run all sinks of a script, from where they stopped.
 
     Triggers follow the clock, or replay history as fast as it goes (ON EVENT TIME). Ctrl-C
     finishes the trigger; the same command goes on from there. Killing it loses nothing either.
     """
+    from dpsqlp.cli.log import JsonLog, Sentences
     from dpsqlp.cli.running import run_script
 
-    with refusals():
+    said = JsonLog() if log == "json" else Sentences()
+    with refusals(said):
         code = run_script(
             file,
+            said,
             given_state=state,
             given_secret=secret,
             threads=threads,

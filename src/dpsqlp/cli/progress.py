@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Protocol, Self
 
+from dpsqlp.cli.log import JsonLog, Log
 from dpsqlp.engines.engine import Engine, Progress
+from dpsqlp.errors import UnavailableError
 
 _LINE_SECONDS = 1.0
 
@@ -20,27 +22,40 @@ _LINE_SECONDS = 1.0
 class Display(AbstractContextManager["Display"], Protocol):
     """Shows progress while its context lasts."""
 
-    def report(self, name: str, progress: Progress) -> None:
-        """A trigger of a sink has run."""
+    def report(self, name: str, progress: Progress | UnavailableError) -> None:
+        """A trigger of a sink has run, or a server is away."""
 
     def summary(self) -> list[str]:
         """What ran, a line a sink."""
 
 
-def make_progress(engines: Mapping[str, Engine], *, metrics: bool, printing: bool) -> Display:
+def make_progress(
+    engines: Mapping[str, Engine], log: Log, *, metrics: bool, printing: bool
+) -> Display:
     """Bars on a terminal; lines elsewhere, and where releases are printed on the terminal too."""
+    if isinstance(log, JsonLog):
+        return Lines(engines, log, metrics, seconds=0)
     terminal = sys.stderr.isatty() and not (printing and sys.stdout.isatty())
-    return Bars(engines, metrics) if terminal else Lines(engines, metrics)
+    return Bars(engines, log, metrics) if terminal else Lines(engines, log, metrics)
 
 
 class Lines:
     """A line for a trigger, at most one a second."""
 
-    def __init__(self, engines: Mapping[str, Engine], metrics: bool) -> None:
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        log: Log,
+        metrics: bool,
+        seconds: float = _LINE_SECONDS,
+    ) -> None:
         self._engines = engines
+        self._log = log
         self._metrics = metrics
         self._began = time.monotonic()
-        self._said = -_LINE_SECONDS
+        self._seconds = seconds
+        self._said = -seconds
+        self._away: dict[str, str] = {}  # which server, by sink
         self._rows = dict.fromkeys(engines, 0)
         self._triggers = dict.fromkeys(engines, 0)
 
@@ -50,14 +65,16 @@ class Lines:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def report(self, name: str, progress: Progress) -> None:
-        """A trigger of a sink has run."""
+    def report(self, name: str, progress: Progress | UnavailableError) -> None:
+        """A trigger of a sink has run, or a server is away."""
+        if isinstance(progress, UnavailableError):
+            self._wait(name, str(progress))
+            return
+        if self._away.pop(name, None) is not None:
+            self._log.say("back", f"{name}: goes on", sink=name)
         self._rows[name] += progress.rows
         self._triggers[name] += 1
-        now = time.monotonic()
-        if now - self._said >= _LINE_SECONDS:
-            self._said = now
-            self._show(name, progress)
+        self._show(name, progress)
 
     def summary(self) -> list[str]:
         """What ran, a line a sink."""
@@ -68,10 +85,28 @@ class Lines:
             for name in self._engines
         ]
 
+    def _wait(self, name: str, problem: str) -> None:
+        """Say once that a server is away."""
+        if self._away.get(name) != problem:
+            self._away[name] = problem
+            self._log.say("waiting", f"{name}: waiting. {problem}", sink=name)
+
     def _show(self, name: str, progress: Progress) -> None:
-        line = f"{name}: {self._position(name, progress)}, {count(progress.rows, 'row')} released"
-        line += f", {self._records(name)}" if self._metrics else ""
-        print(line, file=sys.stderr, flush=True)
+        now = time.monotonic()
+        if now - self._said < self._seconds:
+            return
+        self._said = now
+        self._log.say(
+            "trigger",
+            f"{name}: {self._note(name, progress)}",
+            sink=name,
+            trigger=progress.trigger,
+            rows=progress.rows,
+        )
+
+    def _note(self, name: str, progress: Progress) -> str:
+        note = f"{self._position(name, progress)}, {count(progress.rows, 'row')} released"
+        return note + (f", {self._records(name)}" if self._metrics else "")
 
     def _position(self, name: str, progress: Progress) -> str:
         """Which trigger of how many, or the time of one on the clock."""
@@ -89,11 +124,11 @@ class Lines:
 class Bars(Lines):
     """A bar for each sink."""
 
-    def __init__(self, engines: Mapping[str, Engine], metrics: bool) -> None:
+    def __init__(self, engines: Mapping[str, Engine], log: Log, metrics: bool) -> None:
         from rich import progress as bars
         from rich.console import Console
 
-        super().__init__(engines, metrics)
+        super().__init__(engines, log, metrics)
         # Standard output belongs to the releases: it is not redirected through the bars.
         self._bars = bars.Progress(
             bars.TextColumn("[bold]{task.description}"),
@@ -119,14 +154,13 @@ class Bars(Lines):
     def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
-    def report(self, name: str, progress: Progress) -> None:
-        """A trigger of a sink has run."""
-        self._rows[name] += progress.rows
-        self._triggers[name] += 1
-        note = f"{self._position(name, progress)}, {count(progress.rows, 'row')} released"
-        note += f", {self._records(name)}" if self._metrics else ""
+    def _wait(self, name: str, problem: str) -> None:
+        self._away[name] = problem
+        self._bars.update(self._tasks[name], note=f"waiting. {problem}")
+
+    def _show(self, name: str, progress: Progress) -> None:
         done = progress.trigger - self._engines[name].schedule.first + 1
-        self._bars.update(self._tasks[name], completed=done, note=note)
+        self._bars.update(self._tasks[name], completed=done, note=self._note(name, progress))
 
 
 def count(number: int, noun: str) -> str:

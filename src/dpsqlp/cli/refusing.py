@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from dpsqlp.cli.log import Log
 
 REFUSED = 1
 INTERRUPTED = 130
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
+def refusals(log: Log | None = None) -> Iterator[None]:
     """Refusals as a message and an exit code, not a traceback."""
+    from dpsqlp.cli.log import Sentences
     from dpsqlp.errors import DpsqlpError
+
+    log = log or Sentences()
 
     try:
         yield
     except DpsqlpError as error:
-        print(error, file=sys.stderr)
+        log.say("refused", str(error))
         raise typer.Exit(REFUSED) from None
     except OSError as error:
-        print(f"{error.filename or 'A file'}: {error.strerror or error}.", file=sys.stderr)
+        log.say("refused", f"{error.filename or 'A file'}: {error.strerror or error}.")
         raise typer.Exit(REFUSED) from None
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        log.say("interrupted", "Interrupted.")
         raise typer.Exit(INTERRUPTED) from None

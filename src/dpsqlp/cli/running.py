@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from dpsqlp.cli.log import Log
 from dpsqlp.cli.progress import make_progress
 from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import Engine
@@ -30,6 +30,7 @@ INTERRUPTED = 130
 
 def run_script(
     file: Path,
+    log: Log,
     *,
     given_state: Path | None,
     given_secret: Path | None,
@@ -69,19 +70,22 @@ def run_script(
             stack.callback(engine.close)
             engines[sink.name] = engine
         for sink in program.sinks:
-            _say(_opening(sink, engines[sink.name], state / sink.name))
+            opening = _opening(sink, engines[sink.name], state / sink.name)
+            log.say("open", opening, sink=sink.name)
         plans = [(sink.name, sink.query, engines[sink.name].plan) for sink in program.sinks]
-        _say(explain_total(plans).strip())
+        if total := explain_total(plans).strip():
+            log.say("total", total)
         printing = any(sink.options.get("connector") == "stdout" for sink in program.sinks)
-        with make_progress(engines, metrics=metrics, printing=printing) as progress:
+        with make_progress(engines, log, metrics=metrics, printing=printing) as progress:
             run_together(engines, SystemClock(), stop, progress.report)
             stopped = stop.is_set() and not all(e.finished for e in engines.values())
         for line in progress.summary():
-            _say(line)
+            log.say("summary", line)
         if stopped:
-            _say(_farewell(program, engines, again))
+            log.say("interrupted", _farewell(program, engines, again))
         elif not all(engine.finished for engine in engines.values()):
-            _say(f"Standard input has ended. To go on with more: {shlex.join(again)}")
+            text = f"Standard input has ended. To go on with more: {shlex.join(again)}"
+            log.say("ended", text)
     return INTERRUPTED if stopped else DONE
 
 
@@ -126,11 +130,6 @@ def _farewell(program: Program, engines: dict[str, Engine], again: list[str]) ->
     if any(sink.query.source.connector == "stdin" for sink in program.sinks):
         lines.append("Send again what came on standard input after the last trigger.")
     return "\n".join(lines)
-
-
-def _say(text: str) -> None:
-    if text:
-        print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

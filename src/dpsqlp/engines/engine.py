@@ -6,10 +6,9 @@ output is the same.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from dpsqlp.engines.clock import Clock, Schedule, SystemClock
 from dpsqlp.engines.pipeline import open_pipeline
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.decode import decode
-from dpsqlp.errors import StateError
+from dpsqlp.errors import StateError, UnavailableError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import Source, sweep_spools
 from dpsqlp.sql import connect, standard_deviations
@@ -68,17 +67,21 @@ class Engine(ABC):
             self.schedule = Schedule.of(query, created.plan.triggers, created.created)
             self.core = Pipeline(created.plan, created.secret)
             self.journal = Journal(storage, self.core, created.secret, created.shards)
+            stack.callback(source.close)
+            stack.callback(sink.close)
+            sink.open(created.secret.instance.hex())
             self._open(stack)
             pending = self._pending()
-            release = self.journal.release()
+            self._unpublished = self.journal.release()
             self.journal.sweep()
             sweep_spools(storage, None if pending is None else pending.records)
             self._deviations = standard_deviations(self.plan)
             self._key_types = arrow_types(query.key_types)
             self._unfinished = False
             self.records = 0  # read so far: for the operator alone, never published
-            if release is not None:
-                self._publish(release)
+            if self._unpublished is not None:
+                with suppress(UnavailableError):  # then at the next step
+                    self._publish()
             self._exit = stack.pop_all()
 
     @abstractmethod
@@ -111,20 +114,25 @@ class Engine(ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether the last trigger has run."""
-        return self.schedule.last is not None and self.next_trigger > self.schedule.last
+        """Whether the last trigger has run, and its release is published."""
+        ran = self.schedule.last is not None and self.next_trigger > self.schedule.last
+        return ran and self._unpublished is None
 
-    def run(self, stop: threading.Event, report: Callable[[Progress], None]) -> None:
-        """Run triggers as they come due, until the last one or until told to stop."""
-        while not self.finished and not stop.is_set():
-            if not self.schedule.on_event_time:
-                self.clock.wait(self.schedule.due(self.next_trigger), stop)
-                if stop.is_set():
-                    return
-            report(self.step())
+    @property
+    def due(self) -> int | None:
+        """When the next step is to be made; None: at once."""
+        if self.schedule.on_event_time or self._unpublished is not None:
+            return None
+        return self.schedule.due(self.next_trigger)
 
     def step(self) -> Progress:
-        """Run the next trigger."""
+        """Run the next trigger. If its server is away, the same step can be made again."""
+        if self._unpublished is None:
+            self._run_next()
+        return self._publish()
+
+    def _run_next(self) -> None:
+        """Run the next trigger until it is committed."""
         if self._unfinished:
             raise StateError(
                 "The trigger before did not finish. Open the pipeline again: it goes on from what"
@@ -137,14 +145,12 @@ class Engine(ABC):
             self.journal.intend(intent)
         records = self._read(intent)
         position = self.source.after(self._position, intent.records)
-        self._unfinished = True  # what is in memory is ahead of the disk, then of the sink
+        self._unfinished = True  # what is in memory is ahead of the disk
         changes, releases = self._compute(trigger, records, position)
         release = serialise(self._release(releases()))  # while threads write
         self.journal.commit(changes, release, position, self._each)
-        released = self._publish(release)
-        self._unfinished = False
+        self._unpublished, self._unfinished = release, False
         self.source.forget(intent.records)
-        return Progress(trigger, self.schedule.last, released)
 
     def _pending(self) -> Intent | None:
         """The intent of the next trigger. One further on means that the state lost triggers."""
@@ -203,11 +209,15 @@ class Engine(ABC):
             columns[f"p{position}_sd"] = self._deviations[position][releases.index - 1]
         return pa.table(columns)
 
-    def _publish(self, release: bytes) -> int:
-        table = pa.ipc.open_stream(release).read_all()
-        assert self.journal.manifest.trigger is not None
-        self.sink.emit(self.journal.manifest.trigger, table)
-        return int(table.num_rows)
+    def _publish(self) -> Progress:
+        """Give the sink the release of the last trigger."""
+        trigger = self.journal.manifest.trigger
+        assert trigger is not None
+        assert self._unpublished is not None
+        release = pa.ipc.open_stream(self._unpublished).read_all()
+        self.sink.emit(trigger, release)
+        self._unpublished = None
+        return Progress(trigger, self.schedule.last, int(release.num_rows))
 
 
 def micro_batch(table: pa.Table) -> MicroBatch:

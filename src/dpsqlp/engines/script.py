@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from dpsqlp.sinks.base import Sink, make_sink
 from dpsqlp.sources.base import Source
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sources.pushed import PushedSource, StandardInput
+from dpsqlp.sql.options import from_environment
 from dpsqlp.sql.query import Query, SinkDef
 from dpsqlp.state.storage import LocalStorage, Storage
 
@@ -76,14 +78,15 @@ def check_apart(secret: Path, state: Path) -> None:
 
 def make_source(query: Query, storage: Storage, folder: Path) -> Source:
     """The source of a query."""
-    match query.source.connector:
+    source = replace(query.source, options=from_environment(query.source.options))
+    match source.connector:
         case "files":
-            return FileSource(query.source, query.event_column, folder)
+            return FileSource(source, query.event_column, folder)
         case "stdin":
-            return StandardInput(query.source, storage)
+            return StandardInput(source, storage)
         case "python":
-            return PushedSource(query.source, storage)
+            return PushedSource(source, storage)
     raise PlanError(
-        f"The source {query.source.name} has the connector {query.source.connector!r}. Use files,"
-        " stdin or python."
+        f"The source {source.name} has the connector {source.connector!r}. Use files, stdin, kafka,"
+        " postgres or python."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,17 +14,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import PlanError, StateError
+from dpsqlp.sql.options import from_environment
 from dpsqlp.state.storage import LocalStorage
 
 
 class Sink(Protocol):
-    """Takes the release of each trigger, in order; the last one perhaps twice."""
+    """Takes the release of each trigger, in order; the last one perhaps twice.
 
+    A sink holds no connection before `open`: it may be sent to another process first.
+    """
+
+    def open(self, pipeline: str) -> None:
+        """Say whose releases they will be: a name that no other pipeline has."""
+        return
+
+    @abstractmethod
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Publish a release, durably, in place of an earlier one of this trigger."""
+        """Publish a release, durably, in place of an earlier one of this trigger.
+
+        Raises UnavailableError if a server is away; the release is then given again.
+        """
+
+    def close(self) -> None:
+        """Let go of connections."""
+        return
 
 
-class FileSink:
+class FileSink(Sink):
     """One file per trigger in a folder: Parquet or JSON Lines."""
 
     def __init__(self, folder: Path, suffix: str) -> None:
@@ -36,7 +53,7 @@ class FileSink:
         self._storage.put(f"trigger-{trigger:012d}.{self._suffix}", [data])
 
 
-class StandardOutput:
+class StandardOutput(Sink):
     """JSON Lines on standard output; after a crash the last trigger's lines may come twice."""
 
     def emit(self, trigger: int, release: pa.Table) -> None:
@@ -45,7 +62,7 @@ class StandardOutput:
         sys.stdout.flush()
 
 
-class DuckDbSink:
+class DuckDbSink(Sink):
     """A table in a DuckDB file."""
 
     def __init__(self, path: Path, table: str) -> None:
@@ -74,7 +91,7 @@ class DuckDbSink:
             ) from error
 
 
-class Collected:
+class Collected(Sink):
     """Keeps releases in memory, for the Python interface."""
 
     def __init__(self) -> None:
@@ -91,6 +108,7 @@ class Collected:
 
 def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
     """The sink of a CREATE SINK."""
+    options = from_environment(options)
     path = folder / str(options.get("path", name))
     match options.get("connector"):
         case "parquet":
@@ -105,7 +123,7 @@ def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
             return Collected()
     raise PlanError(
         f"The sink {name} has the connector {options.get('connector')!r}. Use parquet, jsonl,"
-        " stdout, duckdb or python."
+        " stdout, duckdb, kafka, postgres or python."
     )
 
 

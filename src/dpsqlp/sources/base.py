@@ -9,6 +9,7 @@ as its column's type is null, never an error.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,25 +21,37 @@ _SPOOL = "spool/"
 
 
 class Source(Protocol):
-    """Records of one CREATE SOURCE."""
+    """Records of one CREATE SOURCE. `take` and `read` raise UnavailableError if a server is away,
+    and can then be called again.
+    """
 
     def folders(self) -> list[str]:
-        """What the database may read."""
+        """What the database may read itself."""
+        return []
 
+    @abstractmethod
     def begin(self) -> Any:
         """The position before the first trigger, as JSON."""
 
+    @abstractmethod
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """The range of the next trigger, as JSON: what has arrived since, or an event-time span."""
 
+    @abstractmethod
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
 
+    @abstractmethod
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
 
     def forget(self, records: Any) -> None:
         """The trigger is committed; what was kept to read the range again may go."""
+        return
+
+    def close(self) -> None:
+        """Let go of connections."""
+        return
 
 
 def spool(storage: Storage, trigger: int, suffix: str, data: bytes) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import json_columns, quoted, try_cast
+from dpsqlp.sources.base import Source, json_columns, quoted, try_cast
 from dpsqlp.sources.base import text as _text
 from dpsqlp.sql.query import SourceDef
 
@@ -44,7 +44,7 @@ Shape = tuple[str, tuple[str, ...]]  # suffix, and what tells one layout from an
 File = tuple[str, int, int]  # name, size, time of change
 
 
-class FileSource:
+class FileSource(Source):
     """Files matched by the pattern `path`."""
 
     def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
@@ -102,9 +102,6 @@ class FileSource:
         database.execute(
             f"CREATE OR REPLACE TEMP VIEW {quoted(self._source.name)} AS FROM ({rows}){where}"
         )
-
-    def forget(self, records: Any) -> None:
-        """Files stay where they are."""
 
     def _found(self, taken: set[str]) -> list[list[Any]]:
         """Name, size and time of change of the files there are, by name."""

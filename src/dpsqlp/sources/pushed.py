@@ -14,14 +14,14 @@ import duckdb
 import pyarrow as pa
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import json_columns, quoted, spool, try_cast
+from dpsqlp.sources.base import Source, json_columns, quoted, spool, try_cast
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
 _CHUNK_BYTES = 1 << 16
 
 
-class PushedSource:
+class PushedSource(Source):
     """Arrow tables, pandas or Polars frames pushed by the program."""
 
     suffix = "arrow"
@@ -37,10 +37,6 @@ class PushedSource:
     def push(self, frame: Any) -> None:
         """Hand over records for the next trigger."""
         self._waiting.append(as_table(frame, self._source, self._schema))
-
-    def folders(self) -> list[str]:
-        """Nothing is read by the database itself."""
-        return []
 
     def begin(self) -> Any:
         """Nothing to remember: what was pushed and not run is the program's to push again."""

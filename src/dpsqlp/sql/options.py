@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from sqlglot import exp
 
 from dpsqlp.accounting.model import Caps, Release, Spending
+from dpsqlp.errors import PlanError
 from dpsqlp.sql.clock import interval_us
 from dpsqlp.sql.dialect import Option, PrivacyClause
 from dpsqlp.sql.place import Text
@@ -63,15 +66,41 @@ class PrivacyOptions:
     release: Release
 
 
+_KAFKA: dict[str, type] = {"brokers": str, "topic": str, "format": str, "schema_registry": str}
 _CONNECTORS: dict[str, dict[str, dict[str, type]]] = {
-    "source": {"files": {"path": str, "follow": bool}, "stdin": {}, "python": {}},
+    "source": {
+        "files": {"path": str, "follow": bool},
+        "stdin": {},
+        "python": {},
+        "kafka": _KAFKA
+        | {"schema": str, "start": str, "expired": str}
+        | {"dead_letters": str, "dead_letter_topic": str},
+        "postgres": {"dsn": str, "table": str, "column": str},
+    },
     "sink": {
         "parquet": {"path": str},
         "jsonl": {"path": str},
         "duckdb": {"path": str, "table": str},
         "stdout": {},
         "python": {},
+        "kafka": _KAFKA | {"markers": str},
+        "postgres": {"dsn": str, "table": str},
     },
+}
+_PASSED_ON = {"kafka": ("kafka.", "registry.")}  # to the client, as they are
+_NEEDED = {
+    ("source", "files"): {"path": "path = 'events/*.parquet'; it is relative to the script"},
+    ("source", "kafka"): {"brokers": "brokers = 'host:9092'", "topic": "topic = 'events'"},
+    ("source", "postgres"): {
+        "table": "table = 'public.events'",
+        "column": "column = 'id'; it grows with every insert",
+    },
+    ("sink", "kafka"): {"brokers": "brokers = 'host:9092'"},
+}
+_CHOICES = {
+    "format": ("json", "avro"),
+    "start": ("earliest", "latest"),
+    "expired": ("refuse", "skip_unprotected"),
 }
 
 
@@ -102,6 +131,8 @@ def read_options(text: Text, statement: exp.Expr, role: str) -> dict[str, Option
     for name, value in options.items():
         if name == "connector":
             continue
+        if name.startswith(_PASSED_ON.get(str(connector), ("connector.",))):
+            continue
         if name not in known[str(connector)]:
             names = ["connector", *known[str(connector)]]
             raise text.refuse(
@@ -115,13 +146,36 @@ def read_options(text: Text, statement: exp.Expr, role: str) -> dict[str, Option
             raise text.refuse(
                 nodes[name].expression, f"The value of {name} is {wanted}", f"Write {name} = ...."
             )
-    if role == "source" and connector == "files" and "path" not in options:
-        raise text.refuse(
-            statement.this,
-            "The connector 'files' needs a path",
-            "Add path = 'events/*.parquet'; it is relative to the script.",
-        )
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise text.refuse(
+                nodes[name].expression,
+                f"{name} has no value {value!r}",
+                f"Use one of {', '.join(_CHOICES[name])}.",
+            )
+    for name, example in _NEEDED.get((role, str(connector)), {}).items():
+        if name not in options:
+            raise text.refuse(
+                statement.this,
+                f"The connector {connector!r} needs the option {name}",
+                f"Add {example}.",
+            )
     return options
+
+
+def from_environment(options: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
+    """The options with ${NAME} replaced from the environment: where passwords come from."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise PlanError(
+                f"An option names ${{{match[1]}}}, and the environment has no {match[1]}. Set it."
+            )
+        return os.environ[match[1]]
+
+    return {
+        name: re.sub(r"\$\{(\w+)\}", value, text) if isinstance(text, str) else text
+        for name, text in options.items()
+    }
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

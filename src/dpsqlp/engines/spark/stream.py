@@ -27,6 +27,7 @@ from dpsqlp.engines.spark.engine import SparkEngine
 from dpsqlp.engines.spark.sources import as_declared, no_records
 from dpsqlp.errors import SourceError, TriggerError
 from dpsqlp.sinks.base import Sink
+from dpsqlp.sources.base import Source
 from dpsqlp.sql.query import Query, SourceDef
 from dpsqlp.sql.spark import spark_type
 
@@ -49,7 +50,7 @@ _CHANGING = (
 Write = Callable[["DataFrame", int], None]
 
 
-class BatchSource:
+class BatchSource(Source):
     """The batch that Spark has at hand."""
 
     def __init__(self, source: SourceDef, checkpoint: str) -> None:
@@ -61,10 +62,6 @@ class BatchSource:
     def offer(self, number: int, frame: DataFrame) -> None:
         """The next batch."""
         self._number, self._frame = number, frame
-
-    def folders(self) -> list[str]:
-        """The driver's database reads nothing."""
-        return []
 
     def begin(self) -> Any:
         """Before the checkpoint's first batch."""
@@ -91,9 +88,6 @@ class BatchSource:
         """Only Spark reads batches."""
         raise NotImplementedError
 
-    def forget(self, records: Any) -> None:
-        """Spark's checkpoint says what was read."""
-
     def belongs(self, position: Any) -> None:
         """Refuse a state that is further than the batch at hand, or of another checkpoint."""
         self._check(position, self._number)
@@ -107,7 +101,7 @@ class BatchSource:
             )
 
 
-class FrameSink:
+class FrameSink(Sink):
     """Hands releases to a function, as DataFrames."""
 
     def __init__(self, write: Write) -> None:
