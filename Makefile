@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+KAFKA := .services/kafka
+JAR := '[artifact]-[revision].[ext]'
+IVY = java -jar $(VENV)/lib/python*/site-packages/pyspark/jars/ivy-*.jar -warn -confs default -types jar bundle -retrieve
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: test services check unit crash parity demo mutants bench bench-spark peers clean help
+.PHONY: test services java check unit crash parity demo mutants bench bench-spark peers clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -25,9 +28,21 @@ $(PEERS_STAMP): pyproject.toml
 
 test: services check unit ## Set up, then formatting, lint, types, import directions and all tests
 
-services: ## What the tests start servers with: a Java for Spark, from Debian's packages if there is none
+services: java $(KAFKA)/.fetched ## What the tests start servers with: Java from Debian's packages, Kafka from Maven Central
+
+java:
 	@java -version >/dev/null 2>&1 || (apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless) \
-	  || { echo "Spark's tests need Java 17 or 21: install one and put it on the PATH."; exit 1; }
+	  || { echo "The tests of Spark and Kafka need Java 17 or 21: install one and put it on the PATH."; exit 1; }
+
+# By Ivy, which comes with pyspark. Spark's connector shares the broker's client.
+$(KAFKA)/.fetched: Makefile | java $(STAMP)
+	rm -rf $(KAFKA)
+	$(IVY) $(KAFKA)/broker/$(JAR) -dependency org.apache.kafka kafka_2.13 4.3.1
+	$(IVY) $(KAFKA)/spark/$(JAR) -notransitive -dependency org.apache.spark spark-sql-kafka-0-10_2.13 4.2.0
+	$(IVY) $(KAFKA)/spark/$(JAR) -notransitive -dependency org.apache.spark spark-token-provider-kafka-0-10_2.13 4.0.0
+	$(IVY) $(KAFKA)/spark/$(JAR) -notransitive -dependency org.apache.commons commons-pool2 2.12.0
+	cp $(KAFKA)/broker/kafka-clients-*.jar $(KAFKA)/spark
+	touch $@
 
 check: $(STAMP) ## Formatting, lint, types, import directions
 	$(BIN)/ruff format --check .

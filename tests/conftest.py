@@ -10,20 +10,24 @@ from typing import Any
 
 import pytest
 
-_WITH_SPARK = re.compile(r"tests/spark/(?!test_tasks)|/test_spark")
+_GROUPS = {  # what shares a server is run by one worker
+    "spark": re.compile(r"tests/spark/(?!test_tasks)|/test_spark"),
+    "kafka": re.compile(r"tests/kafka/"),
+}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker runs all that has the mark xdist_group("spark"), and has the JVM. The mark alone
-    does it no more: with this pytest, xdist cannot write it into the names of tests."""
+    """One worker runs all tests of a group, and has its server. A mark xdist_group does it no more:
+    with this pytest, xdist cannot write it into the names of tests."""
     if config.getvalue("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadGroupScheduling
 
     class Grouped(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if _WITH_SPARK.search(nodeid) else str(super()._split_scope(nodeid))
+            names = [name for name, of_group in _GROUPS.items() if of_group.search(nodeid)]
+            return names[0] if names else str(super()._split_scope(nodeid))
 
     return Grouped(config, log)
 

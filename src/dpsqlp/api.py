@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -254,9 +254,9 @@ class _Session(Sink):
         self._target = target
         self.tables: dict[int, pa.Table] = {}
 
-    def open(self, pipeline: str) -> None:
+    def open(self, pipeline: str, keys: Sequence[str]) -> None:
         if self._target is not None:
-            self._target.open(pipeline)
+            self._target.open(pipeline, keys)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Remember a release, and pass it on."""

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsqlp.engines import local
 from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import Progress, serialise
 from dpsqlp.engines.local import LocalEngine
@@ -19,6 +18,7 @@ from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, SourceError, SqlError, TriggerError, UnavailableError
 from dpsqlp.sinks.base import Collected, Sink
+from dpsqlp.sources import base
 from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.state.journal import Intent, read_manifest
 from dpsqlp.state.storage import LocalStorage
@@ -527,7 +527,7 @@ def test_a_batch_larger_than_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not split by count: the trigger has not run, and runs where there is room."""
-    monkeypatch.setattr(local, "BATCH_BYTES_MAX", 10)
+    monkeypatch.setattr(base, "BATCH_BYTES_MAX", 10)
     sql = script(source=PUSHED)
     pipeline = Pushing(tmp_path, sql, [])
     pipeline.push(crowd("a", START))

@@ -69,7 +69,8 @@ class Engine(ABC):
             self.journal = Journal(storage, self.core, created.secret, created.shards)
             stack.callback(source.close)
             stack.callback(sink.close)
-            sink.open(created.secret.instance.hex())
+            keys = [output.name for output in query.outputs if output.kind == "key"]
+            sink.open(created.secret.instance.hex(), keys)
             self._open(stack)
             pending = self._pending()
             self._unpublished = self.journal.release()

@@ -15,7 +15,7 @@ from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine, micro_batch
 from dpsqlp.errors import SourceError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources.base import Source
+from dpsqlp.sources.base import Source, check_size
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import Query
 from dpsqlp.stages.batch import Records
@@ -23,7 +23,6 @@ from dpsqlp.state.journal import Changes, Intent
 from dpsqlp.state.storage import Storage
 from dpsqlp.trigger import Releases
 
-BATCH_BYTES_MAX = 6 << 30
 DATABASE_MEMORY = "2GB"
 _READ_AHEAD = 2
 
@@ -118,11 +117,5 @@ def bounded_table(result: duckdb.DuckDBPyRelation) -> pa.Table:
     reader = result.to_arrow_reader(1 << 20)
     for batch in reader:
         batches.append(batch)
-        size += batch.nbytes
-        if size > BATCH_BYTES_MAX:
-            raise SourceError(
-                f"The records of one trigger take more than {BATCH_BYTES_MAX >> 30} GiB. They"
-                " cannot be split by count: emit more often, or leave out what the query does not"
-                " need. Nothing is lost; the trigger has not run."
-            )
+        size = check_size(size + batch.nbytes)
     return pa.Table.from_batches(batches, reader.schema)

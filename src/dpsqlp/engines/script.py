@@ -86,6 +86,10 @@ def make_source(query: Query, storage: Storage, folder: Path) -> Source:
             return StandardInput(source, storage)
         case "python":
             return PushedSource(source, storage)
+        case "kafka":
+            from dpsqlp.sources.kafka import KafkaSource
+
+            return KafkaSource(source, folder)
     raise PlanError(
         f"The source {source.name} has the connector {source.connector!r}. Use files, stdin, kafka,"
         " postgres or python."

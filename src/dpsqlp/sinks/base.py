@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,8 +24,10 @@ class Sink(Protocol):
     A sink holds no connection before `open`: it may be sent to another process first.
     """
 
-    def open(self, pipeline: str) -> None:
-        """Say whose releases they will be: a name that no other pipeline has."""
+    def open(self, pipeline: str, keys: Sequence[str]) -> None:
+        """Say whose releases they will be, a name that no other pipeline has, and which columns,
+        with the window, tell their rows apart.
+        """
         return
 
     @abstractmethod
@@ -121,6 +123,10 @@ def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
             return DuckDbSink(path, str(options.get("table", name)))
         case "python":
             return Collected()
+        case "kafka":
+            from dpsqlp.sinks.kafka import KafkaSink
+
+            return KafkaSink(name, options)
     raise PlanError(
         f"The sink {name} has the connector {options.get('connector')!r}. Use parquet, jsonl,"
         " stdout, duckdb, kafka, postgres or python."

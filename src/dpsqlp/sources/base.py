@@ -14,9 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import duckdb
+import pyarrow as pa
 
+from dpsqlp.errors import SourceError
+from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
+BATCH_BYTES_MAX = 6 << 30
 _SPOOL = "spool/"
 
 
@@ -52,6 +56,24 @@ class Source(Protocol):
     def close(self) -> None:
         """Let go of connections."""
         return
+
+
+def declared_schema(source: SourceDef) -> pa.Schema:
+    """The source's columns as Arrow has them."""
+    with duckdb.connect() as database:
+        query = f"SELECT {try_cast(source.columns, lambda _: 'NULL')} WHERE false"
+        return database.sql(query).to_arrow_table().schema
+
+
+def check_size(size: int) -> int:
+    """Refuse the records of a trigger if they would not fit the memory."""
+    if size > BATCH_BYTES_MAX:
+        raise SourceError(
+            f"The records of one trigger take more than {BATCH_BYTES_MAX >> 30} GiB. They cannot be"
+            " split by count: emit more often, or leave out what the query does not need. Nothing"
+            " is lost; the trigger has not run."
+        )
+    return size
 
 
 def spool(storage: Storage, trigger: int, suffix: str, data: bytes) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import Source, json_columns, quoted, spool, try_cast
+from dpsqlp.sources.base import Source, declared_schema, json_columns, quoted, spool, try_cast
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
@@ -30,9 +30,7 @@ class PushedSource(Source):
         self._source = source
         self._storage = storage
         self._waiting: list[pa.Table] = []
-        with duckdb.connect() as database:
-            empty = database.sql(f"SELECT {try_cast(source.columns, lambda _: 'NULL')} WHERE false")
-            self._schema: pa.Schema = empty.to_arrow_table().schema
+        self._schema = declared_schema(source)
 
     def push(self, frame: Any) -> None:
         """Hand over records for the next trigger."""

@@ -1,0 +1,1 @@
+"""What sources and sinks share of a server's client."""

@@ -1,0 +1,218 @@
+"""Avro: schemas by file or registry, values one at a time.
+
+Values of a registry begin with a zero byte and the four bytes of their schema's number; without a
+registry they are the bare encoding by one schema.
+
+Privacy contract: the schema decides how a value is read, never the values beside it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dpsqlp.errors import PlanError, UnavailableError
+from dpsqlp.sql.query import OptionValue
+
+try:
+    import fastavro
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+except ImportError:
+    raise PlanError("Avro is not installed. Run `pip install 'dpsqlp[kafka]'`.") from None
+
+_MAGIC = b"\0"
+_HEADER = 5
+_NOT_FOUND = 404
+_ARROW = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "enum": pa.string(),
+}
+_LOGICAL = {
+    "date": pa.date32(),
+    "time-millis": pa.time64("us"),
+    "time-micros": pa.time64("us"),
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    "uuid": pa.string(),
+}
+
+
+class Registry:
+    """A schema registry; its client's settings are options named registry.*."""
+
+    def __init__(self, options: Mapping[str, OptionValue]) -> None:
+        self._address = str(options["schema_registry"])
+        passed = [name for name in options if name.startswith("registry.")]
+        settings = {name.removeprefix("registry."): options[name] for name in passed}
+        try:
+            self._client = SchemaRegistryClient({"url": self._address, **settings})
+        except (ValueError, TypeError) as error:
+            text = f"The schema registry's client does not take an option: {error}."
+            raise PlanError(text) from None
+        self._known: dict[int, Any] = {}
+
+    def schema(self, number: int) -> Any:
+        """A schema by its number; None if there is no such number, for now."""
+        if number not in self._known:
+            try:
+                text = self._client.get_schema(number).schema_str
+                self._known[number] = fastavro.parse_schema(json.loads(str(text)))
+            except SchemaRegistryError as error:
+                if error.http_status_code != _NOT_FOUND:
+                    raise self._away() from None
+                return None
+            except (ValueError, fastavro.schema.SchemaParseException):
+                return None
+            except Exception:  # of its HTTP client, whichever that is
+                raise self._away() from None
+        return self._known[number]
+
+    def header(self, subject: str, schema: Any) -> bytes:
+        """What the values of a schema begin with, after it was registered."""
+        try:
+            number = self._client.register_schema(subject, Schema(json.dumps(schema), "AVRO"))
+        except Exception:
+            raise self._away() from None
+        return _MAGIC + int(number).to_bytes(_HEADER - 1, "big")
+
+    def _away(self) -> UnavailableError:
+        return UnavailableError(
+            f"The schema registry {self._address} does not answer, or refuses. Nothing is lost."
+        )
+
+
+class Schemas:
+    """The schemas a source's values were written with."""
+
+    def __init__(self, options: Mapping[str, OptionValue], folder: Path) -> None:
+        """One in a file, or those of a registry."""
+        if ("schema" in options) == ("schema_registry" in options):
+            raise PlanError(
+                "format = 'avro' needs either schema = 'file.avsc' or schema_registry ="
+                " 'http://...', and not both."
+            )
+        self._registry = Registry(options) if "schema_registry" in options else None
+        if self._registry is None:
+            file = folder / str(options["schema"])
+            try:
+                self._only = fastavro.parse_schema(json.loads(file.read_text()))
+            except (OSError, ValueError, fastavro.schema.SchemaParseException) as error:
+                raise PlanError(f"The Avro schema {file} cannot be used: {error}.") from None
+
+    def split(self, values: Sequence[bytes]) -> list[tuple[Any, bytes] | None]:
+        """The schema and the body of each value; None if there is no telling."""
+        if self._registry is None:
+            return [(self._only, value) for value in values]
+        numbers = [_number(value) for value in values]
+        schemas = {n: self._registry.schema(n) for n in set(numbers) if n is not None}
+        known = [None if number is None else schemas[number] for number in numbers]
+        return [
+            None if schema is None else (schema, value[_HEADER:])
+            for schema, value in zip(known, values, strict=True)
+        ]
+
+
+def _number(value: bytes) -> int | None:
+    framed = value[:1] == _MAGIC and len(value) >= _HEADER
+    return int.from_bytes(value[1:_HEADER], "big") if framed else None
+
+
+def decode(schema: Any, body: bytes) -> dict[str, Any] | None:
+    """A record; None if the bytes are none of this schema."""
+    stream = io.BytesIO(body)
+    try:
+        read = fastavro.schemaless_reader(stream, schema, None)
+    except Exception:  # whatever the bytes made the decoder do
+        return None
+    return read if isinstance(read, dict) and not stream.read(1) else None
+
+
+def arrow_type(schema: Any) -> pa.DataType | None:
+    """The Arrow type of an Avro type; None for what Arrow has no single type for."""
+    if isinstance(schema, list):
+        others = [part for part in schema if part != "null"]
+        return arrow_type(others[0]) if len(others) == 1 else None
+    if not isinstance(schema, dict):
+        return _ARROW.get(schema)
+    logical = schema.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal256(schema["precision"], schema.get("scale", 0))
+    return _LOGICAL.get(str(logical)) or _ARROW.get(schema["type"])
+
+
+def fields(schema: Any) -> dict[str, Any]:
+    """The fields of a record schema, by name in lower case."""
+    return {field["name"].lower(): field for field in schema["fields"]}
+
+
+class Encoder:
+    """Released rows as Avro, with the header of a registry."""
+
+    def __init__(self, options: Mapping[str, OptionValue], topic: str) -> None:
+        if "schema_registry" not in options:
+            raise PlanError(
+                "A sink with format = 'avro' needs schema_registry = 'http://...', so that readers"
+                " know the schema."
+            )
+        self._registry = Registry(options)
+        self._topic = topic
+
+    def __call__(self, release: pa.Table) -> list[bytes]:
+        """A value for each row."""
+        columns = [field.with_type(_released(field.type)) for field in release.schema]
+        kinds = [{"name": f.name, "type": ["null", _avro_type(f.type)]} for f in columns]
+        schema = {"type": "record", "name": "release", "namespace": "dpsqlp", "fields": kinds}
+        try:
+            parsed = fastavro.parse_schema(schema)
+        except fastavro.schema.SchemaParseException as error:
+            raise PlanError(f"A column cannot be named so in Avro: {error}. Use AS.") from None
+        header = self._registry.header(f"{self._topic}-value", schema)
+        values = []
+        for row in release.cast(pa.schema(columns)).to_pylist():
+            stream = io.BytesIO(header)
+            stream.seek(_HEADER)
+            fastavro.schemaless_writer(stream, parsed, row)
+            values.append(stream.getvalue())
+        return values
+
+
+def _released(kind: pa.DataType) -> pa.DataType:
+    """A column's type, as Avro can have it: integers fit, times are UTC, the rest is text."""
+    if pa.types.is_uint64(kind):
+        return pa.decimal128(20, 0)
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    known = (pa.types.is_boolean, pa.types.is_date, pa.types.is_decimal, pa.types.is_binary)
+    return kind if any(is_kind(kind) for is_kind in known) else pa.string()
+
+
+def _avro_type(kind: pa.DataType) -> Any:
+    if pa.types.is_timestamp(kind):
+        return {"type": "long", "logicalType": "timestamp-micros"}
+    if pa.types.is_date(kind):
+        return {"type": "int", "logicalType": "date"}
+    if pa.types.is_decimal(kind):
+        decimal = {"precision": kind.precision, "scale": kind.scale}
+        return {"type": "bytes", "logicalType": "decimal", **decimal}
+    return {pa.bool_(): "boolean", pa.int64(): "long", pa.float64(): "double"}.get(
+        kind, "bytes" if pa.types.is_binary(kind) else "string"
+    )

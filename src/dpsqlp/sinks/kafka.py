@@ -1,0 +1,93 @@
+"""A Kafka topic: one message a released row, one transaction a trigger.
+
+Each transaction also writes a marker, the pipeline and its trigger, to a topic of its own. At a
+restart the last marker says whether the last release is already out, so that readers of committed
+messages see every release exactly once. A message's key is the row's window and group, so a
+compacted topic keeps the current values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from dpsqlp.clients.kafka import Kafka, Reader, Transactions
+from dpsqlp.errors import SinkError
+from dpsqlp.sinks.base import Sink, json_lines
+from dpsqlp.sql.query import OptionValue
+
+
+class KafkaSink(Sink):
+    """Releases as messages."""
+
+    def __init__(self, name: str, options: Mapping[str, OptionValue]) -> None:
+        self._options = dict(options)
+        self._topic = str(options.get("topic", name))
+        self._markers = str(options.get("markers", f"{self._topic}.triggers"))
+        self._pipeline, self._keys = "", list[str]()
+        self._transactions: Transactions | None = None
+        self._published: int | None = None  # the last trigger that is out
+
+    def open(self, pipeline: str, keys: Sequence[str]) -> None:
+        """Whose releases they are."""
+        self._pipeline, self._keys = pipeline, list(keys)
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        """Publish a release in one transaction, unless it is out."""
+        try:
+            transactions = self._begin()
+            if self._published is not None and trigger <= self._published:
+                return
+            marker = json.dumps({"trigger": trigger, "rows": release.num_rows}).encode()
+            keys = lines(release.select(["window_start", "window_end", *self._keys]))
+            messages = zip(keys, self._values(release), strict=True)
+            transactions.write(
+                [(self._topic, key, value) for key, value in messages]
+                + [(self._markers, self._pipeline.encode(), marker)]
+            )
+            self._published = trigger
+        except BaseException:
+            self.close()  # what became of the transaction is read from the markers
+            raise
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._transactions is not None:
+            self._transactions.close()
+            self._transactions = None
+
+    def _begin(self) -> Transactions:
+        """A connection; at its start, the last trigger that is out."""
+        if self._transactions is None:
+            kafka = Kafka(self._options, SinkError)
+            kafka.create(self._topic, -1, {})
+            kafka.create(self._markers, 1, {"cleanup.policy": "compact"})
+            self._transactions = Transactions(kafka, f"dpsqlp-{self._pipeline}-{self._topic}")
+            self._published = self._last_marker(kafka)
+        return self._transactions
+
+    def _last_marker(self, kafka: Kafka) -> int | None:
+        topic = kafka.topic(self._markers)
+        assert topic is not None
+        firsts, ends = kafka.offsets(topic, end=False), kafka.offsets(topic, end=True)
+        reader = Reader(kafka)
+        try:
+            batches = list(reader.read(topic.name, [(p, firsts[p], ends[p]) for p in ends]))
+        finally:
+            reader.close()
+        mine = [m for batch in batches for m in batch if m.key() == self._pipeline.encode()]
+        return max((json.loads(m.value())["trigger"] for m in mine), default=None)
+
+    def _values(self, release: pa.Table) -> list[bytes]:
+        if self._options.get("format", "json") == "json":
+            return lines(release)
+        from dpsqlp.clients.avro import Encoder
+
+        return Encoder(self._options, self._topic)(release)
+
+
+def lines(release: pa.Table) -> list[bytes]:
+    """A JSON object for each row."""
+    return json_lines(release).splitlines()

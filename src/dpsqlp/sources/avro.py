@@ -1,0 +1,71 @@
+"""Avro values as records: each by itself, by the schema it was written with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from dpsqlp.clients.avro import Schemas, arrow_type, decode, fields
+from dpsqlp.sources.base import quoted, try_cast
+from dpsqlp.sql import connect
+from dpsqlp.sql.query import SourceDef
+
+
+class AvroDecoder:
+    """Fields by name; a field of another type than its column's, or none, is null."""
+
+    def __init__(self, source: SourceDef, schema: pa.Schema, schemas: Schemas) -> None:
+        self._source = source
+        self._schema = schema
+        self._schemas = schemas
+        self._database = connect(config={"threads": 1})
+
+    def __call__(self, values: list[bytes]) -> tuple[pa.Table, list[int]]:
+        """The records, and the places of what cannot be read."""
+        bad: list[int] = []
+        groups: dict[int, tuple[Any, list[Any]]] = {}  # by the schema's identity
+        for place, part in enumerate(self._schemas.split(values)):
+            record = None if part is None else decode(*part)
+            if part is None or record is None:
+                bad.append(place)
+            else:
+                groups.setdefault(id(part[0]), (part[0], []))[1].append(record)
+        tables = [self._table(schema, records) for schema, records in groups.values()]
+        return pa.concat_tables([self._schema.empty_table(), *tables]), bad
+
+    def _table(self, schema: Any, records: list[Any]) -> pa.Table:
+        """Records of one schema, cast to the source's columns."""
+        known = fields(schema)
+        columns = {}
+        for name, _ in self._source.columns:
+            field = known.get(name.lower())
+            columns[name] = _column(field, records) if field else pa.nulls(len(records))
+        self._database.register("records", pa.table(columns))
+        query = f"SELECT {try_cast(self._source.columns, quoted)} FROM records"
+        return self._database.sql(query).to_arrow_table().cast(self._schema)
+
+
+def _column(field: Any, records: list[Any]) -> pa.Array:
+    """One field of all records; a text where it has no single type."""
+    kind = arrow_type(field["type"])
+    values = [record[field["name"]] for record in records]
+    if kind is None:
+        kind, values = pa.string(), [_text(value) for value in values]
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return pa.array([_fitting(value, kind) for value in values], kind)
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _fitting(value: Any, kind: pa.DataType) -> Any:
+    """A value, or none if its type cannot have it; the values beside it do not matter."""
+    try:
+        return pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,221 @@
+"""A Kafka topic: at each trigger, everything that its partitions have by then.
+
+Offsets are kept in our manifest, not in Kafka; nothing joins a consumer group, so nothing is
+rebalanced. New partitions are read from their start, and so is a topic that was made again.
+Values are JSON objects, or Avro by a schema file or registry.
+
+Privacy contract: a range is what has arrived, never a number of records. Each value is decoded by
+itself; one that cannot be is a dead letter, and changes nothing about the others. Which records a
+broker has deleted depends on how many there were, so a gap is refused unless the operator accepts
+it as unprotected. Dead letters are private records: they go only where the operator says.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from dpsqlp.clients.kafka import Kafka, Producer, Reader, Topic
+from dpsqlp.errors import SourceError, UnavailableError
+from dpsqlp.sources.base import Source, check_size, declared_schema, json_columns
+from dpsqlp.sql import connect
+from dpsqlp.sql.query import OptionValue, SourceDef
+from dpsqlp.state.storage import LocalStorage
+
+
+class KafkaSource(Source):
+    """Records of one topic."""
+
+    def __init__(self, source: SourceDef, folder: Path) -> None:
+        options = source.options
+        self._source = source
+        self._schema = declared_schema(source)
+        self._topic = str(options["topic"])
+        self._latest = options.get("start") == "latest"
+        self._skips = options.get("expired") == "skip_unprotected"
+        self._kafka = Kafka(options, SourceError)
+        self._reader = Reader(self._kafka)
+        self._decode = _decoder(source, self._schema, folder)
+        self.dead_letters = DeadLetters(self._kafka, options, folder)
+
+    def begin(self) -> Any:
+        """No topic has been seen."""
+        return {"topic": None, "offsets": {}}
+
+    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
+        """What each partition has now, from where it was read to."""
+        topic = self._found(position)
+        ends = self._kafka.offsets(topic, end=True)
+        known = position["offsets"] if topic.id == position["topic"] else {}
+        if self._latest and position["topic"] is None:
+            firsts = ends
+        else:
+            firsts = self._kafka.offsets(topic, end=False)
+        ranges = []
+        for partition, end in sorted(ends.items()):
+            first = known.get(str(partition), firsts[partition])
+            if first > end:
+                raise SourceError(
+                    f"The topic {self._topic} has fewer records than were read from it: its brokers"
+                    " have lost some. Bring them back, or begin a new pipeline, which spends again."
+                )
+            if first < firsts[partition]:
+                self._check_gap()
+                first = firsts[partition]
+            ranges.append([partition, first, end])
+        return {"trigger": trigger, "topic": topic.id, "ranges": ranges}
+
+    def after(self, position: Any, records: Any) -> Any:
+        """The position after a range."""
+        if records is None:
+            return position
+        offsets = {str(partition): end for partition, _, end in records["ranges"]}
+        return {"topic": records["topic"], "offsets": offsets}
+
+    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+        """Make the range's records a table of the source's name."""
+        tables = [self._schema.empty_table()]
+        if records is not None:
+            tables += self._tables(records)
+        database.register(self._source.name, pa.concat_tables(tables))
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._reader.close()
+
+    def _found(self, position: Any) -> Topic:
+        topic = self._kafka.topic(self._topic)
+        if topic is not None:
+            return topic
+        text = f"The Kafka brokers {self._kafka.brokers} have no topic {self._topic}. Create it"
+        if position["topic"] is None:
+            raise SourceError(f"{text}, or correct the option topic.")
+        raise UnavailableError(f"{text} again. Nothing is lost that was read before.")
+
+    def _check_gap(self) -> None:
+        if not self._skips:
+            raise SourceError(
+                f"The brokers have deleted records of the topic {self._topic} that were not read"
+                " yet. Keep them for longer (retention.ms, retention.bytes). To go on without them"
+                " set expired = 'skip_unprotected': which ones are gone depends on how many there"
+                " were, and that is outside the promise."
+            )
+
+    def _tables(self, records: Any) -> Iterator[pa.Table]:
+        """The records, decoded a batch at a time; what cannot be goes to the dead letters."""
+        size, letters = 0, []
+        for messages in self._reader.read(self._topic, self._ranges(records)):
+            messages = [message for message in messages if message.value() is not None]
+            if not messages:
+                continue
+            table, bad = self._decode([message.value() for message in messages])
+            letters += [messages[place] for place in bad]
+            size = check_size(size + table.nbytes)
+            yield table
+        self.dead_letters.send(records["trigger"], letters)
+
+    def _ranges(self, records: Any) -> list[tuple[int, int, int]]:
+        """The ranges of a trigger, less what the brokers have deleted since."""
+        topic = self._found(records)
+        firsts = self._kafka.offsets(topic, end=False)
+        if topic.id != records["topic"]:  # made again: nothing of the old one is left
+            firsts = {partition: end for partition, _, end in records["ranges"]}
+        ranges = []
+        for partition, first, end in records["ranges"]:
+            if first < min(firsts[partition], end):
+                self._check_gap()
+            ranges.append((partition, min(max(first, firsts[partition]), end), end))
+        return ranges
+
+
+class DeadLetters:
+    """Where values go that cannot be decoded: a folder, a topic, or nowhere."""
+
+    def __init__(self, kafka: Kafka, options: Mapping[str, OptionValue], folder: Path) -> None:
+        path = options.get("dead_letters")
+        self._storage = None if path is None else LocalStorage(folder / str(path))
+        self._topic = options.get("dead_letter_topic")
+        self._kafka = kafka
+        self._producer: Any = None
+        self.count = 0  # for the operator alone, never published
+
+    def send(self, trigger: int, messages: Sequence[Any]) -> None:
+        """Keep a trigger's dead letters, durably. A trigger that is run again sends them again; in
+        the folder they replace themselves.
+        """
+        self.count += len(messages)
+        if not messages:
+            return
+        if self._storage is not None:
+            lines = [json.dumps(_letter(message)) + "\n" for message in messages]
+            self._storage.put(f"trigger-{trigger:012d}.jsonl", ["".join(lines).encode()])
+        if self._topic is not None:
+            if self._producer is None:
+                self._producer = Producer(self._kafka)
+            self._producer.send(str(self._topic), [(m.key(), m.value()) for m in messages])
+
+
+def _letter(message: Any) -> dict[str, Any]:
+    return {
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "value_base64": base64.b64encode(message.value()).decode(),
+    }
+
+
+Decode = Callable[[list[bytes]], tuple[pa.Table, list[int]]]
+
+
+def _decoder(source: SourceDef, schema: pa.Schema, folder: Path) -> Decode:
+    """What makes records of values, and says which ones it cannot."""
+    if source.options.get("format", "json") == "json":
+        return JsonDecoder(source, schema)
+    from dpsqlp.clients.avro import Schemas
+    from dpsqlp.sources.avro import AvroDecoder
+
+    return AvroDecoder(source, schema, Schemas(source.options, folder))
+
+
+class JsonDecoder:
+    """JSON objects: a field of another type than its column's, or none, is null."""
+
+    def __init__(self, source: SourceDef, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._columns = json_columns(source.columns)
+        self._database = connect(config={"threads": 1})
+
+    def __call__(self, values: list[bytes]) -> tuple[pa.Table, list[int]]:
+        """The records, and the places of what is no JSON object."""
+        self._database.register("lines", pa.table({"line": as_text(values)}))
+        fine = self._database.sql(
+            "SELECT coalesce(json_type(TRY_CAST(line AS JSON)) = 'OBJECT', false) FROM lines"
+        ).fetchnumpy()
+        [good] = fine.values()
+        bad = np.flatnonzero(~good).tolist()
+        if bad:
+            lines = as_text([value for value, keep in zip(values, good, strict=True) if keep])
+            self._database.register("lines", pa.table({"line": lines}))
+        table = self._database.sql(f"SELECT {self._columns} FROM lines").to_arrow_table()
+        return table.cast(self._schema), bad
+
+
+def as_text(values: list[bytes]) -> pa.Array:
+    """Values as texts; null where one is no UTF-8."""
+    try:
+        return pa.array(values, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_utf8(value) for value in values], pa.string())
+
+
+def _utf8(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,214 @@
+"""A topic as a sink, on a real broker: every release exactly once for readers of committed ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from dpsqlp.clients import kafka as clients
+from dpsqlp.errors import PlanError, SinkError, UnavailableError
+from dpsqlp.sinks.kafka import KafkaSink
+from kafka.broker import Broker, Registry
+
+PIPELINE = "p" * 32
+
+
+def made(broker: Broker, topic: str, pipeline: str = PIPELINE, **options: Any) -> KafkaSink:
+    sink = KafkaSink(topic, {"connector": "kafka", "brokers": broker.address} | options)
+    sink.open(pipeline, ["k"])
+    return sink
+
+
+def release(trigger: int, keys: int = 3) -> pa.Table:
+    start = pa.array([datetime(2026, 1, 1)] * keys, pa.timestamp("us"))
+    return pa.table(
+        {
+            "window_start": start,
+            "window_end": start,
+            "trigger": pa.array([trigger] * keys),
+            "final": pa.array([False] * keys),
+            "k": [f"/{number}\n\u2028é" for number in range(keys)],
+            "n": pa.array([trigger * 100 + number for number in range(keys)]),
+            "n_sd": [1.5] * keys,
+        }
+    )
+
+
+def published(broker: Broker, topic: str) -> list[tuple[int, str, int]]:
+    bodies = [json.loads(value) for _, value in broker.read(topic)]
+    return sorted((body["trigger"], body["k"], body["n"]) for body in bodies)
+
+
+def expected(*triggers: int) -> list[tuple[int, str, int]]:
+    return sorted(
+        (row["trigger"], row["k"], row["n"]) for t in triggers for row in release(t).to_pylist()
+    )
+
+
+def test_a_release_is_one_transaction_with_a_marker(broker: Broker, topic: str) -> None:
+    """A message's key is the row's window and group; a release given again is not repeated."""
+    sink = made(broker, topic)
+    sink.emit(7, release(7))
+    sink.emit(7, release(7))
+    sink.emit(8, release(8, keys=0))
+    sink.close()
+    again = made(broker, topic)
+    again.emit(8, release(8, keys=0))
+    again.emit(9, release(9))
+    again.close()
+    assert published(broker, topic) == expected(7, 9)
+    keys = {json.loads(key or b"")["k"] for key, _ in broker.read(topic)}
+    assert keys == {row["k"] for row in release(7).to_pylist()}
+    assert all(
+        set(json.loads(key or b"")) == {"window_start", "window_end", "k"}
+        for key, _ in broker.read(topic)
+    )
+    markers = broker.read(f"{topic}.triggers")
+    assert [key for key, _ in markers] == [PIPELINE.encode()] * 3
+    assert [json.loads(value)["trigger"] for _, value in markers] == [7, 8, 9]
+
+
+def test_another_pipeline_is_not_taken_for_this_one(broker: Broker, topic: str) -> None:
+    """Its trigger numbers may be the same."""
+    for pipeline in ("a" * 32, "b" * 32):
+        sink = made(broker, topic, pipeline)
+        sink.emit(7, release(7))
+        sink.close()
+    assert len(broker.read(topic)) == 6
+
+
+def test_a_second_writer_shuts_out_the_first(broker: Broker, topic: str) -> None:
+    """One writer at a time, also where two processes have lost their lock."""
+    first, second = made(broker, topic), made(broker, topic)
+    first.emit(1, release(1))
+    second.emit(2, release(2))
+    with pytest.raises(SinkError, match="Another process"):
+        first.emit(3, release(3))
+    second.emit(3, release(3))
+    second.close()
+    assert published(broker, topic) == expected(1, 2, 3)
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+def test_a_commit_whose_answer_is_lost(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Whether it came through is read from the markers, and the release comes once."""
+    sink = made(broker, topic)
+    sink.emit(1, release(1))
+    producer = sink._transactions._producer  # type: ignore[union-attr]
+
+    class Lost:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(producer, name)
+
+        def commit_transaction(self, *words: Any) -> None:
+            if point == "after":
+                producer.commit_transaction(*words)
+            raise clients.client.KafkaException(
+                clients.client.KafkaError(clients.client.KafkaError._TIMED_OUT)
+            )
+
+    monkeypatch.setattr(sink._transactions, "_producer", Lost())
+    with pytest.raises(UnavailableError):
+        sink.emit(2, release(2))
+    sink.emit(2, release(2))
+    sink.emit(3, release(3))
+    sink.close()
+    assert published(broker, topic) == expected(1, 2, 3)
+
+
+def test_a_broker_that_is_killed_in_mid_stream(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release waits until the broker is back, and is there once."""
+    monkeypatch.setattr(clients, "SECONDS", 2.0)
+    sink = made(broker, topic)
+    sink.emit(1, release(1))
+    broker.kill()
+    back = threading.Timer(3, broker.start)
+    back.start()
+    waited = 0
+    for trigger in (2, 3):
+        while True:
+            try:
+                sink.emit(trigger, release(trigger))
+                break
+            except UnavailableError:
+                waited += 1
+                time.sleep(0.2)
+    back.join()
+    sink.close()
+    assert waited > 0
+    assert published(broker, topic) == expected(1, 2, 3)
+
+
+WRITER = """
+import sys
+from kafka.test_sink import KafkaSink, PIPELINE, release
+sink = KafkaSink(sys.argv[2], {"connector": "kafka", "brokers": sys.argv[1]})
+sink.open(PIPELINE, ["k"])
+for trigger in range(int(sys.argv[3]), int(sys.argv[4])):
+    sink.emit(trigger, release(trigger))
+    print(trigger, flush=True)
+"""
+
+
+def test_a_process_that_is_killed_anywhere(broker: Broker, topic: str) -> None:
+    """The next one gives its last release again, as an engine does."""
+    begun, end, kills = 1, 40, 0
+    moments = random.Random(5)
+    while begun < end:
+        words = [sys.executable, "-c", WRITER, broker.address, topic, str(begun), str(end)]
+        environment = {"PYTHONPATH": ":".join(sys.path)}
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        )
+        assert process.stdout is not None
+        first = process.stdout.readline()  # it has begun to write
+        if kills < 6:
+            time.sleep(moments.uniform(0, 0.15))
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        out = [*first.split(), *process.communicate(timeout=60)[0].split()]
+        begun = int(out[-1]) if int(out[-1]) < end - 1 else end
+    assert kills == 6
+    assert published(broker, topic) == expected(*range(1, end))
+
+
+def test_avro(broker: Broker, topic: str, registry: Registry) -> None:
+    """Values name their schema in the registry and read back as they were."""
+    sink = made(broker, topic, format="avro", schema_registry=registry.address)
+    table = release(4).append_column("d", pa.array([date(2026, 1, 2)] * 3))
+    table = table.append_column("u", pa.array([2**64 - 1] * 3, pa.uint64()))
+    table = table.append_column("none", pa.array([None] * 3, pa.int16()))
+    sink.emit(4, table)
+    sink.close()
+    values = [value for _, value in broker.read(topic)]
+    (schema,) = registry.schemas
+    parsed = fastavro.parse_schema(json.loads(schema))
+    read: list[Any] = [fastavro.schemaless_reader(io.BytesIO(v[5:]), parsed, None) for v in values]
+    assert all(value[:5] == b"\0\0\0\0\1" for value in values)
+    assert sorted(row["k"] for row in read) == sorted(table.column("k").to_pylist())
+    assert {row["window_start"] for row in read} == {datetime(2026, 1, 1, tzinfo=UTC)}
+    assert {row["d"] for row in read} == {date(2026, 1, 2)}
+    assert {row["u"] for row in read} == {Decimal(2**64 - 1)}
+    assert {row["none"] for row in read} == {None}
+
+
+def test_avro_needs_a_registry(broker: Broker, topic: str) -> None:
+    with pytest.raises(PlanError, match="schema_registry"):
+        made(broker, topic, format="avro").emit(1, release(1))

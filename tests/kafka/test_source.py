@@ -1,0 +1,406 @@
+"""A topic as a source, on a real broker: exact ranges, gaps, dead letters, schemas, credentials."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fastavro
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from dpsqlp.clients import kafka as clients
+from dpsqlp.errors import PlanError, SourceError, UnavailableError
+from dpsqlp.sources.kafka import KafkaSource
+from dpsqlp.sql.query import SourceDef
+from kafka.broker import PASSWORD, USER, Broker, Registry, free_ports
+
+COLUMNS = (("unit", "TEXT"), ("k", "BIGINT"), ("ts", "TIMESTAMP"))
+
+
+def made(broker: Broker, topic: str, folder: Path = Path(), **options: Any) -> KafkaSource:
+    given = {"connector": "kafka", "brokers": broker.address, "topic": topic}
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    return KafkaSource(SourceDef("s", COLUMNS, given | named), folder)
+
+
+def rows(source: KafkaSource, records: Any) -> list[tuple[Any, ...]]:
+    """What a range holds, sorted."""
+    with duckdb.connect() as database:
+        source.read(records, database)
+        return sorted(database.sql("SELECT unit, k, ts FROM s").fetchall(), key=str)
+
+
+def units(source: KafkaSource, records: Any) -> list[str]:
+    return [row[0] for row in rows(source, records)]
+
+
+def record(unit: str) -> dict[str, Any]:
+    return {"unit": unit, "k": 1, "ts": "2026-01-01 00:00:00"}
+
+
+def taken(source: KafkaSource, position: Any) -> Any:
+    """What a transaction gave, which shows a moment after it has ended."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        records = source.take(position, 2, None)
+        if any(first < end for _, first, end in records["ranges"]):
+            return records
+    raise TimeoutError
+
+
+def test_a_trigger_takes_all_that_has_arrived_and_nothing_later(broker: Broker, topic: str) -> None:
+    """A range reads the same records each time, whatever came after it."""
+    broker.create(topic, 2)
+    source = made(broker, topic)
+    begin = source.begin()
+    broker.send(topic, [record("a"), record("b")], 0)
+    broker.send(topic, [record("c")], 1)
+    first = source.take(begin, 5, None)
+    broker.send(topic, [record("d")], 1)
+    assert units(source, first) == ["a", "b", "c"]
+    position = source.after(begin, json.loads(json.dumps(first)))
+    second = source.take(position, 6, None)
+    assert units(source, second) == ["d"]
+    assert units(source, first) == ["a", "b", "c"]
+    last = source.after(position, second)
+    assert units(source, source.take(last, 7, None)) == []
+    assert source.after(last, None) == last
+    assert units(source, None) == []
+    source.close()
+
+
+def test_new_partitions_are_read_from_their_start(broker: Broker, topic: str) -> None:
+    """Also those that were added, and filled, since the last trigger."""
+    broker.create(topic, 1)
+    source = made(broker, topic, start="latest")
+    broker.send(topic, [record("before")])
+    position = source.after(source.begin(), source.take(source.begin(), 1, None))
+    broker.send(topic, [record("a")])
+    broker.grow(topic, 3)
+    time.sleep(0.5)
+    broker.send(topic, [record("b")], 2)
+    assert units(source, source.take(position, 2, None)) == ["a", "b"]
+    source.close()
+
+
+def test_the_first_trigger_reads_all_or_begins_at_the_end(broker: Broker, topic: str) -> None:
+    broker.create(topic)
+    broker.send(topic, [record("a")])
+    for start, expected in (("earliest", ["a"]), ("latest", [])):
+        source = made(broker, topic, start=start)
+        assert units(source, source.take(source.begin(), 1, None)) == expected
+        source.close()
+
+
+def test_only_committed_records_count(broker: Broker, topic: str) -> None:
+    """An open transaction holds back what comes after it; an aborted one leaves a gap."""
+    broker.create(topic)
+    producer = Producer(broker.client | {"transactional.id": topic})
+    producer.init_transactions()
+    source = made(broker, topic)
+    producer.begin_transaction()
+    producer.produce(topic, json.dumps(record("aborted")))
+    producer.flush()
+    broker.send(topic, [record("a")])
+    held = source.take(source.begin(), 1, None)
+    assert units(source, held) == []
+    producer.abort_transaction()
+    freed = taken(source, source.after(source.begin(), held))
+    assert units(source, freed) == ["a"]
+    producer.begin_transaction()
+    producer.produce(topic, json.dumps(record("b")))
+    producer.commit_transaction()
+    after = source.after(source.begin(), freed)
+    ends_with_a_marker = taken(source, after)
+    assert units(source, ends_with_a_marker) == ["b"]
+    source.close()
+
+
+def test_a_compacted_topic_has_gaps(broker: Broker, topic: str) -> None:
+    """Records that compaction removed are not waited for."""
+    broker.create(
+        topic,
+        cleanup_policy="compact",
+        segment_ms="50",
+        min_cleanable_dirty_ratio="0.01",
+        max_compaction_lag_ms="100",
+    )
+    source = made(broker, topic)
+    for number in range(6):
+        broker.send(topic, [record(f"u{number}")], key=b"same")
+        time.sleep(0.1)
+    range_ = source.take(source.begin(), 1, None)
+    deadline = time.monotonic() + 40
+    while len(found := units(source, range_)) > 3 and time.monotonic() < deadline:
+        broker.send(topic, [record("later")], key=b"other")  # closes the segment
+        time.sleep(0.3)
+    assert "u5" in found
+    assert len(found) <= 3
+    source.close()
+
+
+def test_expired_records_are_refused_unless_that_is_accepted(broker: Broker, topic: str) -> None:
+    """Which ones are gone depends on how many there were. The error does not say how many."""
+    broker.create(topic)
+    source = made(broker, topic)
+    broker.send(topic, [record(name) for name in "abcdefg"])
+    position = source.after(source.begin(), source.take(source.begin(), 1, None))
+    broker.send(topic, [record(name) for name in "hijk"])
+    range_ = source.take(position, 2, None)
+    broker.expire(topic, 9)
+    for call in (lambda: source.take(position, 2, None), lambda: rows(source, range_)):
+        with pytest.raises(SourceError, match="skip_unprotected") as refusal:
+            call()
+        assert not re.search(r"\d", str(refusal.value).replace(topic, ""))
+    skipping = made(broker, topic, expired="skip_unprotected")
+    assert units(skipping, skipping.take(position, 2, None)) == ["j", "k"]
+    assert units(skipping, range_) == ["j", "k"]
+    fresh = made(broker, topic)  # begins with what there is
+    assert units(fresh, fresh.take(fresh.begin(), 1, None)) == ["j", "k"]
+    for each in (source, skipping, fresh):
+        each.close()
+
+
+def test_a_topic_that_disappears(broker: Broker, topic: str) -> None:
+    """Refused at the start; waited for later; read from its start when it is made again."""
+    source = made(broker, topic)
+    with pytest.raises(SourceError, match="no topic"):
+        source.take(source.begin(), 1, None)
+    broker.create(topic)
+    broker.send(topic, [record("a"), record("b")])
+    first = source.take(source.begin(), 1, None)
+    position = source.after(source.begin(), first)
+    broker.delete(topic)
+    with pytest.raises(UnavailableError, match="no topic"):
+        source.take(position, 2, None)
+    broker.create(topic)
+    broker.send(topic, [record("c"), record("d"), record("e")])
+    assert units(source, source.take(position, 2, None)) == ["c", "d", "e"]
+    with pytest.raises(SourceError, match="skip_unprotected"):
+        rows(source, first)  # the records of that intent are gone
+    skipping = made(broker, topic, expired="skip_unprotected")
+    assert rows(skipping, first) == []
+    source.close()
+    skipping.close()
+
+
+def test_a_topic_that_has_lost_its_end(broker: Broker, topic: str) -> None:
+    """A broker that lost records would have its next ones passed over."""
+    broker.create(topic)
+    broker.send(topic, [record("a")])
+    source = made(broker, topic)
+    position = source.after(source.begin(), source.take(source.begin(), 1, None))
+    position["offsets"]["0"] = 7
+    with pytest.raises(SourceError, match="fewer records"):
+        source.take(position, 2, None)
+    source.close()
+
+
+BAD = [b"{", b"\xff\xfe", b"[1]", b"3", b"null", b'{"unit": "x"} {"unit": "y"}', b""]
+
+
+def test_what_cannot_be_decoded_is_a_dead_letter(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """It goes where the operator says, once more if the trigger runs again, and hides nothing."""
+    broker.create(topic)
+    letters = broker.create(f"{topic}-dead")
+    source = made(broker, topic, tmp_path, dead_letters="dead", dead_letter_topic=letters)
+    broker.send(topic, [record("a"), *BAD, None, record("b")])
+    range_ = source.take(source.begin(), 12, None)
+    assert units(source, range_) == ["a", "b"]
+    assert source.dead_letters.count == len(BAD)
+    assert [value for _, value in broker.read(letters)] == BAD
+    (file,) = (tmp_path / "dead").iterdir()
+    kept = file.read_text()
+    lines = [json.loads(line) for line in kept.splitlines()]
+    assert file.name == "trigger-000000000012.jsonl"
+    assert [base64.b64decode(line["value_base64"]) for line in lines] == BAD
+    assert [(line["partition"], line["offset"]) for line in lines] == [
+        (0, number) for number in range(1, 1 + len(BAD))
+    ]
+    assert units(source, range_) == ["a", "b"]
+    assert file.read_text() == kept
+    source.close()
+    nowhere = made(broker, topic)
+    assert units(nowhere, range_) == ["a", "b"]
+    nowhere.close()
+
+
+def test_a_field_of_another_type_or_a_new_one_changes_no_other(broker: Broker, topic: str) -> None:
+    """A schema that changes in mid-stream: nulls where a column has nothing to read."""
+    broker.create(topic)
+    broker.send(
+        topic,
+        [
+            record("a"),
+            {"unit": "b", "k": "2", "more": {"x": [1]}, "ts": "2026-01-01T00:00:01"},
+            {"unit": "c", "k": "many", "ts": 3},
+            {"k": 4},
+            {"unit": {"id": "e"}, "k": 2**70, "ts": None},
+        ],
+    )
+    source = made(broker, topic)
+    found = rows(source, source.take(source.begin(), 1, None))
+    source.close()
+    assert [row[:2] for row in found] == [
+        ("a", 1),
+        ("b", 2),
+        ("c", None),
+        ('{"id":"e"}', None),
+        (None, 4),
+    ]
+    assert [None if row[2] is None else row[2].second for row in found] == [0, 1, None, None, None]
+
+
+FIRST = {
+    "type": "record",
+    "name": "r",
+    "fields": [
+        {"name": "unit", "type": "string"},
+        {"name": "k", "type": ["null", "long"]},
+        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+SECOND = {
+    "type": "record",
+    "name": "r",
+    "fields": [
+        {"name": "more", "type": {"type": "array", "items": "int"}},
+        {"name": "K", "type": ["int", "string"]},
+        {"name": "unit", "type": {"type": "enum", "name": "e", "symbols": ["x", "y"]}},
+    ],
+}
+
+
+def avro(schema: Any, body: dict[str, Any], number: int | None = None) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), body)
+    header = b"" if number is None else b"\0" + number.to_bytes(4, "big")
+    return header + stream.getvalue()
+
+
+def test_avro_by_a_schema_file(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """Each value by itself: one with a byte too many or too few is a dead letter."""
+    broker.create(topic)
+    (tmp_path / "r.avsc").write_text(json.dumps(FIRST))
+    source = made(broker, topic, tmp_path, format="avro", schema="r.avsc")
+    good = avro(FIRST, {"unit": "a", "k": 7, "ts": 1767225601000})
+    none = avro(FIRST, {"unit": "b", "k": None, "ts": 1767225602000})
+    far = avro(FIRST, {"unit": "far", "k": 1, "ts": 2**62})  # beyond the calendar
+    broker.send(topic, [good, good + b"\0", good[:-1], none, far, b""])
+    found = rows(source, source.take(source.begin(), 1, None))
+    source.close()
+    assert [(unit, k, ts.second) for unit, k, ts in found] == [("a", 7, 1), ("b", None, 2)]
+    assert source.dead_letters.count == 4
+
+
+def test_avro_by_a_registry_with_a_schema_that_changes(
+    broker: Broker, topic: str, registry: Registry
+) -> None:
+    """Each value names its schema; a number the registry does not have is a dead letter."""
+    broker.create(topic)
+    one, two = registry.add(FIRST), registry.add(SECOND)
+    source = made(broker, topic, format="avro", schema_registry=registry.address)
+    broker.send(
+        topic,
+        [
+            avro(FIRST, {"unit": "a", "k": 7, "ts": 1767225601000}, one),
+            avro(SECOND, {"more": [1], "K": 8, "unit": "x"}, two),
+            avro(SECOND, {"more": [1], "K": "9", "unit": "y"}, two),
+            avro(SECOND, {"more": [1], "K": "many", "unit": "y"}, two),
+            avro(FIRST, {"unit": "lost", "k": 7, "ts": 0}, 99),
+            b"\0\0",
+            b"{}",
+        ],
+    )
+    range_ = source.take(source.begin(), 1, None)
+    found = rows(source, range_)
+    assert [row[:2] for row in found] == [("a", 7), ("x", 8), ("y", 9), ("y", None)]
+    assert source.dead_letters.count == 3
+    source.close()
+    registry.close()
+    away = made(broker, topic, format="avro", schema_registry=registry.address)
+    with pytest.raises(UnavailableError, match="schema registry"):
+        rows(away, range_)
+    away.close()
+
+
+def test_a_value_that_does_not_fit_its_type_is_null_alone() -> None:
+    """Arrow would refuse the whole column."""
+    from dpsqlp.sources.avro import _column
+
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    import decimal as numbers
+
+    records = [{"x": numbers.Decimal("1.25")}, {"x": numbers.Decimal(10**9)}, {"x": None}]
+    got = _column({"name": "x", "type": decimal}, records)
+    assert got.type == pa.decimal256(4, 2)
+    assert got.to_pylist() == [numbers.Decimal("1.25"), None, None]
+
+
+@pytest.mark.parametrize("options", [{}, {"schema": "a", "schema_registry": "http://b"}])
+def test_avro_needs_one_way_to_know_the_schema(broker: Broker, options: dict[str, str]) -> None:
+    with pytest.raises(PlanError, match="either schema"):
+        made(broker, "t", format="avro", **options)
+
+
+def test_credentials(broker: Broker, topic: str) -> None:
+    """The right ones read; wrong ones are refused at once, not waited for, and not shown."""
+    broker.create(topic)
+    broker.send(topic, [record("a")])
+    known = {
+        "brokers": broker.sasl,
+        "kafka__security.protocol": "SASL_PLAINTEXT",
+        "kafka__sasl.mechanism": "PLAIN",
+        "kafka__sasl.username": USER,
+    }
+    source = made(broker, topic, **known, **{"kafka__sasl.password": PASSWORD})
+    assert units(source, source.take(source.begin(), 1, None)) == ["a"]
+    source.close()
+    wrong = made(broker, topic, **known, **{"kafka__sasl.password": "hunter2"})
+    with pytest.raises(SourceError, match="refuse the credentials") as refusal:
+        wrong.take(wrong.begin(), 1, None)
+    assert "hunter2" not in str(refusal.value)
+    wrong.close()
+
+
+def test_tls(broker: Broker, topic: str) -> None:
+    """By the authority that is named, and by no other."""
+    broker.create(topic)
+    broker.send(topic, [record("a")])
+    known = {"brokers": broker.tls, "kafka__security.protocol": "SSL"}
+    source = made(broker, topic, **known, **{"kafka__ssl.ca.location": str(broker.certificate)})
+    assert units(source, source.take(source.begin(), 1, None)) == ["a"]
+    source.close()
+    unknown = made(broker, topic, **known)
+    with pytest.raises(SourceError, match="TLS"):
+        unknown.take(unknown.begin(), 1, None)
+    unknown.close()
+
+
+def test_settings_that_would_break_the_promise_are_refused(broker: Broker) -> None:
+    with pytest.raises(PlanError, match="set by dpsqlp"):
+        made(broker, "t", kafka__group__id="mine")
+    with pytest.raises(PlanError, match=r"enable\.partition\.eof is set"):
+        made(broker, "t", **{"kafka__enable.partition.eof": False})
+    source = made(broker, "t", kafka__fetch__min__byte="1")
+    with pytest.raises(PlanError, match="does not take an option"):
+        source.take(source.begin(), 1, None)
+
+
+def test_brokers_that_do_not_answer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are to be asked again."""
+    monkeypatch.setattr(clients, "SECONDS", 1.0)
+    (port,) = free_ports(1)
+    source = made(broker, "t", brokers=f"127.0.0.1:{port}")
+    with pytest.raises(UnavailableError, match="do not answer"):
+        source.take(source.begin(), 1, None)
