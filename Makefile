@@ -65,9 +65,10 @@ demo: $(STAMP) ## A day of page views as a live private table, beside the truth
 mutants: $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
 	$(BIN)/python tests/mutants/run.py
 
-bench: $(STAMP) ## Speed of the core and of the whole pipeline, one JSON object per line
+bench: $(STAMP) services ## Speed of the core, the whole pipeline and the connectors, one JSON object per line
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/pipeline.py
+	$(BIN)/python benchmarks/topics.py
 
 bench-spark: $(STAMP) services ## The Spark engine beside Spark's own non-private streaming count
 	$(BIN)/python benchmarks/spark.py

@@ -160,7 +160,7 @@ class Broker:
         self, topic: str, values: Iterable[Any], partition: int = 0, key: bytes | None = None
     ) -> None:
         """Values, as JSON unless they are bytes already or None."""
-        producer = Producer(self.client)
+        producer = Producer(self.client | {"queue.buffering.max.messages": 2_000_000})
         for value in values:
             body = value if value is None or isinstance(value, bytes) else json.dumps(value)
             producer.produce(topic, body, key, partition)

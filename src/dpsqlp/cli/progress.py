@@ -118,7 +118,10 @@ class Lines:
 
     def _records(self, name: str) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)
-        return f"{self._engines[name].records / seconds:,.0f} records/s"
+        engine = self._engines[name]
+        text = f"{engine.records / seconds:,.0f} records/s"
+        letters = engine.source.undecodable
+        return f"{text}, {count(letters, 'dead letter')}" if letters else text
 
 
 class Bars(Lines):

@@ -37,6 +37,8 @@ READING = {
     "isolation.level": "read_committed",
     "enable.partition.eof": True,
 }
+# Without them a reader pauses for a second whenever it is ahead.
+QUICK = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 10}
 WRITING = {"enable.idempotence": True}
 _SILENT = logging.Logger("dpsqlp.kafka")
 _SILENT.addHandler(logging.NullHandler())
@@ -96,10 +98,10 @@ class Kafka:
             f"The Kafka brokers {self.brokers} do not answer ({error.name()}). Nothing is lost."
         )
 
-    def made(self, kind: Any, settings: Mapping[str, Any]) -> Any:
-        """A client of a kind."""
+    def made(self, kind: Any, fixed: Mapping[str, Any], **usual: Any) -> Any:
+        """A client of a kind. The usual settings give way to options, the fixed ones do not."""
         try:
-            return kind(self._settings | dict(settings))
+            return kind(usual | self._settings | dict(fixed))
         except client.KafkaException as problem:
             text = problem.args[0].str()
             raise PlanError(f"Kafka's client does not take an option: {text}.") from None
@@ -175,7 +177,7 @@ class Reader:
         ends = {partition: end for partition, first, end in ranges if first < end}
         starts = [client.TopicPartition(topic, p, first) for p, first, _ in ranges if p in ends]
         if self._consumer is None:
-            self._consumer = self._kafka.made(client.Consumer, READING)
+            self._consumer = self._kafka.made(client.Consumer, READING, **QUICK)
         self._consumer.assign(starts)
         self._consumer.resume(starts)  # what an earlier reading has paused
         left, silent = set(ends), 0.0

@@ -43,7 +43,7 @@ class KafkaSource(Source):
         self._kafka = Kafka(options, SourceError)
         self._reader = Reader(self._kafka)
         self._decode = _decoder(source, self._schema, folder)
-        self.dead_letters = DeadLetters(self._kafka, options, folder)
+        self._dead_letters = DeadLetters(self._kafka, options, folder)
 
     def begin(self) -> Any:
         """No topic has been seen."""
@@ -119,7 +119,8 @@ class KafkaSource(Source):
             letters += [messages[place] for place in bad]
             size = check_size(size + table.nbytes)
             yield table
-        self.dead_letters.send(records["trigger"], letters)
+        self.undecodable += len(letters)
+        self._dead_letters.send(records["trigger"], letters)
 
     def _ranges(self, records: Any) -> list[tuple[int, int, int]]:
         """The ranges of a trigger, less what the brokers have deleted since."""
@@ -144,13 +145,11 @@ class DeadLetters:
         self._topic = options.get("dead_letter_topic")
         self._kafka = kafka
         self._producer: Any = None
-        self.count = 0  # for the operator alone, never published
 
     def send(self, trigger: int, messages: Sequence[Any]) -> None:
         """Keep a trigger's dead letters, durably. A trigger that is run again sends them again; in
         the folder they replace themselves.
         """
-        self.count += len(messages)
         if not messages:
             return
         if self._storage is not None:

@@ -83,6 +83,7 @@ def explain(query: Query, plan: Plan) -> dict[str, Any]:
             }
             for calibrated, row in zip(calibration.processes, deviations, strict=True)
         ],
+        "unprotected": _unprotected(query),
         "fingerprint": plan.fingerprint.hex(),
     }
 
@@ -120,8 +121,20 @@ def explain_text(name: str, query: Query, plan: Plan) -> str:
         _keys(query, plan),
         _columns(query, plan),
         _account(query, plan),
+        *_unprotected(query),
     ]
     return "\n\n".join(paragraphs) + "\n"
+
+
+def _unprotected(query: Query) -> list[str]:
+    """What the operator has accepted against the promise."""
+    if query.source.options.get("expired") != "skip_unprotected":
+        return []
+    return [
+        "NOT PROTECTED: expired = 'skip_unprotected' goes on without the records that the brokers"
+        " delete before they are read. Which ones those are depends on how many records all units"
+        " sent. As long as none is deleted unread, the promise holds."
+    ]
 
 
 def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
