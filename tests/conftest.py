@@ -6,10 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+_KAFKA = Path(__file__).parents[1] / ".services" / "kafka" / "spark"
 _GROUPS = {  # what shares a server is run by one worker
     "spark": re.compile(r"tests/spark/(?!test_tasks)|/test_spark"),
     "kafka": re.compile(r"tests/kafka/"),
@@ -48,6 +50,7 @@ def spark() -> Iterator[Any]:
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.ansi.enabled", "true")
             .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.jars", ",".join(map(str, sorted(_KAFKA.glob("*.jar")))))
             .getOrCreate()
         )
     yield session
