@@ -55,8 +55,9 @@ WITH RECURSIVE tree AS (
 SELECT oid::bigint FROM tree
 """
 _SEQUENCES = """
-SELECT s.seqrelid::bigint, s.seqincrement > 0 AND NOT s.seqcycle AND s.seqcache = 1,
-  has_sequence_privilege(s.seqrelid, 'SELECT, USAGE')
+SELECT s.seqrelid::bigint, s.seqrelid::regclass::text,
+  s.seqincrement > 0 AND NOT s.seqcycle AND s.seqcache = 1,
+  has_sequence_privilege(s.seqrelid, 'SELECT')
 FROM pg_sequence s WHERE s.seqrelid IN (
   SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regclass AND deptype = 'i'
     AND refclassid = 'pg_class'::regclass AND refobjid = {table} AND refobjsubid = {place}
@@ -223,10 +224,11 @@ class PostgresSource(Source):
         if ordering.kind == _TIME:
             ceiling = f"SELECT (clock_timestamp() - interval '{_CLOCK_SECONDS} second')::text"
             return _Table(columns, ordering, ceiling, _TRANSACTIONS)
-        sequence = self._sequence(connection, oid, ordering)
+        sequence, name = self._sequence(connection, oid, ordering)
         tree = connection.execute(_TREE.format(table=oid)).fetchall()
         relations = ", ".join(str(member) for (member,) in [*tree, (sequence,)])
-        ceiling = f"SELECT pg_sequence_last_value({sequence})::text"
+        # Read like a table: the functions for it hold the lock that tells who draws.
+        ceiling = f"SELECT CASE WHEN is_called THEN last_value::text END FROM {name}"
         return _Table(
             columns, ordering, ceiling, _LOCKERS.format(relations=f"ARRAY[{relations}]::oid[]")
         )
@@ -242,7 +244,9 @@ class PostgresSource(Source):
             )
         return found[0]
 
-    def _sequence(self, connection: psycopg.Connection[Any], table: int, ordering: _Column) -> int:
+    def _sequence(
+        self, connection: psycopg.Connection[Any], table: int, ordering: _Column
+    ) -> tuple[int, str]:
         """The sequence that fills the column, whose values are drawn in order."""
         query = _SEQUENCES.format(table=table, place=ordering.place)
         found = connection.execute(query).fetchall() if ordering.kind in _INTEGERS else []
@@ -253,7 +257,7 @@ class PostgresSource(Source):
                 "Give column = an integer column that is GENERATED ALWAYS AS IDENTITY or serial, or"
                 " a timestamptz column with DEFAULT now().",
             )
-        sequence, in_order, readable = found[0]
+        oid, name, in_order, readable = found[0]
         if not in_order:
             raise self._refused(
                 f"fills {ordering.name} from a sequence that runs down, in circles or from caches,"
@@ -265,7 +269,7 @@ class PostgresSource(Source):
                 f"has a sequence of {ordering.name} that may not be read",
                 "GRANT SELECT ON SEQUENCE ... to the user of the dsn.",
             )
-        return int(sequence)
+        return int(oid), str(name)
 
     def _settled(
         self, connection: psycopg.Connection[Any], table: _Table, after: str | None
