@@ -25,9 +25,12 @@ $(PEERS_STAMP): pyproject.toml
 
 test: services check unit ## Set up, then formatting, lint, types, import directions and all tests
 
-services: ## What the tests start servers with: a Java for Spark, from Debian's packages if there is none
+services: ## What the tests start servers with, from Debian's packages if missing: Java for Spark, PostgreSQL
 	@java -version >/dev/null 2>&1 || (apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless) \
 	  || { echo "Spark's tests need Java 17 or 21: install one and put it on the PATH."; exit 1; }
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
+	  || (apt-get update -qq && apt-get install -y -qq postgresql) \
+	  || { echo "PostgreSQL's tests need its server: install it and put initdb on the PATH."; exit 1; }
 
 check: $(STAMP) ## Formatting, lint, types, import directions
 	$(BIN)/ruff format --check .
@@ -47,12 +50,13 @@ parity: services $(STAMP) ## Spark against the local engine: every query, shards
 demo: $(STAMP) ## A day of page views as a live private table, beside the truth
 	$(BIN)/dpsqlp demo
 
-mutants: $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
+mutants: services $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
 	$(BIN)/python tests/mutants/run.py
 
 bench: $(STAMP) ## Speed of the core and of the whole pipeline, one JSON object per line
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/pipeline.py
+	$(BIN)/python benchmarks/postgres.py
 
 bench-spark: $(STAMP) services ## The Spark engine beside Spark's own non-private streaming count
 	$(BIN)/python benchmarks/spark.py

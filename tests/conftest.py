@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-_WITH_SPARK = re.compile(r"tests/spark/(?!test_tasks)|/test_spark")
+_GROUPS = {
+    "spark": re.compile(r"tests/spark/(?!test_tasks)|/test_spark"),
+    "postgres": re.compile(r"tests/postgres/"),
+}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker runs all that has the mark xdist_group("spark"), and has the JVM. The mark alone
+    """One worker runs all that needs the JVM, one all that needs PostgreSQL. The mark xdist_group
     does it no more: with this pytest, xdist cannot write it into the names of tests."""
     if config.getvalue("dist") != "loadgroup":
         return None
@@ -23,7 +26,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Grouped(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if _WITH_SPARK.search(nodeid) else str(super()._split_scope(nodeid))
+            groups = [name for name, pattern in _GROUPS.items() if pattern.search(nodeid)]
+            return groups[0] if groups else str(super()._split_scope(nodeid))
 
     return Grouped(config, log)
 

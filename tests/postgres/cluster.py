@@ -152,7 +152,7 @@ class Line:
         self._port = port
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
-        self.breaks: str | None = None  # "before" or "after", once
+        self.breaks: Iterator[str | None] = iter(())  # "before" or "after" the next COMMITs
         self.broke = 0
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -176,8 +176,7 @@ class Line:
     def _up(self, ends: dict[str, socket.socket], state: dict[str, bool]) -> None:
         with suppress(OSError):
             while data := ends["client"].recv(1 << 16):
-                if b"COMMIT\0" in data and self.breaks is not None:
-                    when, self.breaks = self.breaks, None
+                if b"COMMIT\0" in data and (when := next(self.breaks, None)) is not None:
                     self.broke += 1
                     if when == "after":
                         state["answers"] = False

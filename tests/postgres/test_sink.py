@@ -440,7 +440,7 @@ def test_the_line_breaks_at_commit(when: str, server: Cluster) -> None:
     with bad_line(server) as (line, dsn):
         made = PostgresSink(dsn, "t")
         made.emit(1, release(1))
-        line.breaks = when
+        line.breaks = iter([when])
         with pytest.raises(UnavailableError):
             made.emit(2, release(2))
         assert line.broke == 1
