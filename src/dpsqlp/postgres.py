@@ -90,7 +90,7 @@ class Server:
                 connection.commit()
         except psycopg.Error as error:
             self.close()
-            raise self._problem(error) from None
+            raise self._problem(error, isinstance(error, _lost(psycopg))) from None
         except BaseException:
             self.close()  # also when interrupted: what it was doing is not known
             raise
@@ -117,12 +117,12 @@ class Server:
             self._connection = psycopg.connect(self._dsn, prepare_threshold=None, **patience)
         return self._connection
 
-    def _problem(self, error: psycopg.Error) -> DpsqlpError:
+    def _problem(self, error: psycopg.Error, lost: bool) -> DpsqlpError:
         code, said = error.sqlstate, " ".join((error.diag.message_primary or str(error)).split())
         said = said[:300]
         if code is None:
             refused = any(text in said for text in _REFUSED_TEXTS)
-            away = not refused or any(text in said for text in _AWAY_TEXTS)
+            away = lost and (not refused or any(text in said for text in _AWAY_TEXTS))
             advice = "Correct the dsn: user, password, database; or the server's pg_hba.conf."
         else:
             away = code.startswith(_AWAY)
@@ -134,6 +134,11 @@ class Server:
             return UnavailableError(f"PostgreSQL does not answer: {named}. {self._kept}")
         parts = (f"PostgreSQL refused: {named}.", self._kept, advice, "Then run again.")
         return self._refusal(" ".join(part for part in parts if part))
+
+
+def _lost(psycopg: Any) -> tuple[type[Exception], ...]:
+    """What a broken connection raises, which has no code."""
+    return psycopg.OperationalError, psycopg.InterfaceError
 
 
 def split_name(table: str, longest: int) -> tuple[str | None, str]:

@@ -271,6 +271,17 @@ def test_a_column_name_that_is_too_long_is_refused(server: Cluster, sink: Postgr
     sink.emit(1, release(1, **{"x" * 63: pa.array(KEYS)}))
 
 
+def test_a_database_without_all_characters_is_refused(server: Cluster) -> None:
+    """A key could stop the pipeline at any later time."""
+    with server.connect() as connection:
+        connection.autocommit = True
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+        made = PostgresSink(server.dsn + " dbname=latin", "t")
+        with pytest.raises(SinkError, match=r"LATIN1.*UTF8"):
+            made.emit(1, release(1))
+        connection.execute("DROP DATABASE latin")
+
+
 def test_a_table_of_other_columns_is_refused(server: Cluster, sink: PostgresSink) -> None:
     """It stays as it is; the error says what differs and what to do."""
     server.run("CREATE TABLE t (trigger int, k text, other text)")

@@ -87,6 +87,12 @@ class PostgresSink(Sink):
 
     def _prepare(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
         """Make the table and its view, or see that they are what is needed."""
+        encoding = connection.execute("SELECT current_setting('server_encoding')").fetchone()
+        if encoding != ("UTF8",):
+            raise SinkError(
+                f"The database has the encoding {encoding and encoding[0]}, which lacks characters"
+                " that a key may have. The release is kept. Use a database with UTF8."
+            )
         wanted = {field.name: _postgres_type(field.type) for field in schema}
         for name in wanted:
             if len(name.encode()) > _NAME_BYTES:
