@@ -9,7 +9,7 @@ IVY = java -jar $(VENV)/lib/python*/site-packages/pyspark/jars/ivy-*.jar -warn -
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: test services java check unit crash parity demo mutants bench bench-spark peers clean help
+.PHONY: test services packages check unit crash parity demo mutants bench bench-spark peers clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -28,14 +28,19 @@ $(PEERS_STAMP): pyproject.toml
 
 test: services check unit ## Set up, then formatting, lint, types, import directions and all tests
 
-services: java $(KAFKA)/.fetched ## What the tests start servers with: Java from Debian's packages, Kafka from Maven Central
+services: packages $(KAFKA)/.fetched ## What the tests start servers with: Debian's packages, and Kafka from Maven Central
 
-java:
-	@java -version >/dev/null 2>&1 || (apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless) \
-	  || { echo "The tests of Spark and Kafka need Java 17 or 21: install one and put it on the PATH."; exit 1; }
+packages:
+	@wanted=""; \
+	java -version >/dev/null 2>&1 || wanted="openjdk-17-jre-headless"; \
+	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || wanted="$$wanted postgresql"; \
+	docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || wanted="$$wanted docker-compose"; \
+	command -v systemd-analyze >/dev/null || wanted="$$wanted systemd"; \
+	test -z "$$wanted" || (apt-get update -qq && apt-get install -y -qq $$wanted) \
+	  || { echo "The tests need what Debian calls$$wanted: install it."; exit 1; }
 
 # By Ivy, which comes with pyspark. Spark's connector shares the broker's client.
-$(KAFKA)/.fetched: Makefile | java $(STAMP)
+$(KAFKA)/.fetched: Makefile | packages $(STAMP)
 	rm -rf $(KAFKA)
 	$(IVY) $(KAFKA)/broker/$(JAR) -dependency org.apache.kafka kafka_2.13 4.3.1
 	$(IVY) $(KAFKA)/spark/$(JAR) -notransitive -dependency org.apache.spark spark-sql-kafka-0-10_2.13 4.2.0
@@ -62,13 +67,14 @@ parity: services $(STAMP) ## Spark against the local engine: every query, shards
 demo: $(STAMP) ## A day of page views as a live private table, beside the truth
 	$(BIN)/dpsqlp demo
 
-mutants: $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
+mutants: services $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
 	$(BIN)/python tests/mutants/run.py
 
 bench: $(STAMP) services ## Speed of the core, the whole pipeline and the connectors, one JSON object per line
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/topics.py
+	$(BIN)/python benchmarks/postgres.py
 
 bench-spark: $(STAMP) services ## The Spark engine beside Spark's own non-private streaming count
 	$(BIN)/python benchmarks/spark.py

@@ -15,6 +15,7 @@ _KAFKA = Path(__file__).parents[1] / ".services" / "kafka" / "spark"
 _GROUPS = {  # what shares a server is run by one worker
     "spark": re.compile(r"tests/spark/(?!test_tasks)|/test_spark"),
     "kafka": re.compile(r"tests/kafka/"),
+    "postgres": re.compile(r"tests/postgres/"),
 }
 
 

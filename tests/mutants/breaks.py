@@ -1223,6 +1223,74 @@ SPARK = [
     ),
 ]
 
+LATE = "postgres/test_source.py::test_a_transaction_that_commits_late_is_waited_for"
+POSTGRES = [
+    Break(
+        "transactions that may still insert are not waited for",
+        "1: a source's range is exact",
+        "sources/postgres.py",
+        "while self._ceilings[-1].writers and time.monotonic() < until:",
+        "self._ceilings[-1].writers.clear()\n        while False:",
+        LATE,
+    ),
+    Break(
+        "only who writes is waited for, not who has drawn",
+        "1: a source's range is exact",
+        "sources/postgres.py",
+        "for (member,) in [*tree, (sequence,)]",
+        "for (member,) in tree",
+        LATE,
+    ),
+    Break(
+        "the ceiling is read after its writers were listed",
+        "1: a source's range is exact",
+        "sources/postgres.py",
+        "self._ceilings.append(_Ceiling(value, set(writing)))",
+        "self._ceilings.append(_Ceiling(_one(connection, table.ceiling) or value, set()))",
+        "postgres/test_source.py::test_many_writers_at_once[id]",
+    ),
+    Break(
+        "the largest value seen is the ceiling",
+        "1: never by the largest value seen",
+        "sources/postgres.py",
+        """where = f"{column} <= {literal(ceiling)}::{kind}\"""",
+        """where = "true\"""",
+        "postgres/test_source.py::test_a_value_from_elsewhere_does_not_push_ahead",
+    ),
+    Break(
+        "a range has no end",
+        "6: a retry replays exactly that range",
+        "sources/postgres.py",
+        """where = f"{ordering} <= {literal(records['until'])}::{kind}\"""",
+        """where = "true\"""",
+        "postgres/test_pipeline.py::test_a_range_is_read_again_as_it_was",
+    ),
+    Break(
+        "a trigger does not replace its rows",
+        "6: a retry re-emits",
+        "sinks/postgres.py",
+        "WHERE trigger = {int(trigger)}",
+        "WHERE false",
+        "postgres/test_sink.py::test_the_line_breaks_at_commit",
+    ),
+    Break(
+        "an attempt that still commits is not waited for",
+        "6: a retry re-emits",
+        "sinks/postgres.py",
+        "SELECT pg_advisory_xact_lock(hashtextextended({literal(self._table)}, 0))",
+        "SELECT {literal(self._table)}",
+        "postgres/test_sink.py::test_an_earlier_attempt_that_still_commits_is_waited_for",
+    ),
+    Break(
+        "a commit that the server may still lose",
+        "6: releases are durable",
+        "sinks/postgres.py",
+        "WHERE current_setting('synchronous_commit') = 'off'",
+        "WHERE false",
+        "postgres/test_sink.py::test_a_server_that_is_away_is_unavailable",
+    ),
+]
+
 BREAKS = [
     *ACCOUNTING,
     *NOISE_PATHS,
@@ -1232,4 +1300,5 @@ BREAKS = [
     *RELEASE,
     *DURABILITY,
     *SPARK,
+    *POSTGRES,
 ]

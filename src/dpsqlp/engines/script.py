@@ -14,6 +14,7 @@ from dpsqlp.errors import PlanError, SecretError
 from dpsqlp.sinks.base import Sink, make_sink
 from dpsqlp.sources.base import Source
 from dpsqlp.sources.files import FileSource
+from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sources.pushed import PushedSource, StandardInput
 from dpsqlp.sql.options import from_environment
 from dpsqlp.sql.query import Query, SinkDef
@@ -84,6 +85,8 @@ def make_source(query: Query, storage: Storage, folder: Path) -> Source:
             return FileSource(source, query.event_column, folder)
         case "stdin":
             return StandardInput(source, storage)
+        case "postgres":
+            return PostgresSource(source)
         case "python":
             return PushedSource(source, storage)
         case "kafka":

@@ -121,6 +121,10 @@ def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
             return StandardOutput()
         case "duckdb":
             return DuckDbSink(path, str(options.get("table", name)))
+        case "postgres":
+            from dpsqlp.sinks.postgres import PostgresSink
+
+            return PostgresSink(str(options.get("dsn", "")), str(options.get("table", name)))
         case "python":
             return Collected()
         case "kafka":

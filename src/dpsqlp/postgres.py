@@ -1,0 +1,195 @@
+"""Connections to PostgreSQL, and what its errors mean: ask again later, or refuse.
+
+A text of the server is shown only where it speaks of names, rights and disks; others may quote a
+record.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from dpsqlp.errors import DpsqlpError, PlanError, UnavailableError
+
+if TYPE_CHECKING:
+    import psycopg
+
+# Without these a server that vanishes is waited for without end. A dsn may set them otherwise.
+_PATIENCE: dict[str, int | str] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+# For one transaction: poolers share sessions. The server drops a client that vanished, which would
+# else keep its locks; texts are the same whatever the server's configuration says.
+_SETTINGS = """
+SET LOCAL client_encoding = 'UTF8'; SET LOCAL DateStyle = 'ISO, YMD'; SET LOCAL TimeZone = 'UTC';
+SET LOCAL IntervalStyle = 'postgres'; SET LOCAL extra_float_digits = 1;
+SET LOCAL bytea_output = 'hex'; SET LOCAL lock_timeout = '10s';
+SET LOCAL idle_in_transaction_session_timeout = '10min'; SET LOCAL tcp_keepalives_idle = 30;
+SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3
+"""
+_AWAY = (  # connection, too many connections, shut down, locks, cancelled, deadlocks, idle too long
+    *("08", "53300", "57P", "57014", "55P03", "40001", "40P01", "25P03", "25P04"),
+)
+_SPEAKS_OF_NAMES = ("0A", "25", "28", "3D", "3F", "42", "53", "54", "55", "57", "58")
+# A refused log-in has no code, only a text; so have those that pass.
+_AWAY_TEXTS = (
+    "starting up",
+    "shutting down",
+    "recovery mode",
+    "not yet accepting",
+    "not accepting",
+    "too many",
+    "connection slots",
+    "terminating connection",
+)
+_REFUSED_TEXTS = ("FATAL", "no password supplied", "certificate", "server does not support SSL")
+_ADVICE = {
+    "25006": "Name the primary in the dsn: this server takes no writes.",
+    "28": "Correct user and password in the dsn, or the server's pg_hba.conf.",
+    "3D": "Create the database, or correct the dsn.",
+    "3F": "Create the schema.",
+    "42501": "Grant the right to the user of the dsn.",
+    "53100": "Make room on the server's disk.",
+    "53": "Give the server more of what it lacks.",
+}
+
+
+class Server:
+    """A connection that is made when it is first needed, kept, and made anew after a failure."""
+
+    def __init__(self, dsn: str, refusal: type[DpsqlpError], kept: str) -> None:
+        """`refusal` is raised for what waiting does not mend; `kept` says what is not lost."""
+        self._dsn, self._refusal, self._kept = dsn, refusal, kept
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    @contextmanager
+    def transaction(
+        self, seconds: float, *, writes: bool = False, one_snapshot: bool = False
+    ) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """A transaction of at most so many seconds, committed at the end."""
+        psycopg = _library()
+        try:
+            connection = self._connected(psycopg)
+            connection.read_only = not writes
+            connection.isolation_level = (
+                psycopg.IsolationLevel.REPEATABLE_READ
+                if one_snapshot
+                else psycopg.IsolationLevel.READ_COMMITTED
+            )
+            with _at_most(seconds, connection):
+                connection.execute(_SETTINGS)
+                yield connection
+                connection.commit()
+        except psycopg.Error as error:
+            self.close()
+            raise self._problem(error, isinstance(error, _lost(psycopg))) from None
+        except BaseException:
+            self.close()  # also when interrupted: what it was doing is not known
+            raise
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _connected(self, psycopg: Any) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None:
+            try:
+                given = psycopg.conninfo.conninfo_to_dict(self._dsn)
+            except psycopg.ProgrammingError:  # its text may hold a password
+                raise PlanError(
+                    "The dsn is no connection string of PostgreSQL. Write dsn = 'host=...'"
+                    " or 'postgresql://...'."
+                ) from None
+            patience = {name: value for name, value in _PATIENCE.items() if name not in given}
+            if "PGCONNECT_TIMEOUT" in os.environ:
+                patience.pop("connect_timeout", None)
+            # Prepared statements do not outlive a transaction behind a pooler.
+            self._connection = psycopg.connect(self._dsn, prepare_threshold=None, **patience)
+        return self._connection
+
+    def _problem(self, error: psycopg.Error, lost: bool) -> DpsqlpError:
+        code, said = error.sqlstate, " ".join((error.diag.message_primary or str(error)).split())
+        said = said[:300]
+        if code is None:
+            refused = any(text in said for text in _REFUSED_TEXTS)
+            away = lost and (not refused or any(text in said for text in _AWAY_TEXTS))
+            advice = "Correct the dsn: user, password, database; or the server's pg_hba.conf."
+        else:
+            away = code.startswith(_AWAY)
+            advice = next((text for start, text in _ADVICE.items() if code.startswith(start)), "")
+            if not code.startswith((*_AWAY, *_SPEAKS_OF_NAMES)):
+                said = type(error).__name__
+        named = f"{said} ({code})" if code else said
+        if away:
+            return UnavailableError(f"PostgreSQL does not answer: {named}. {self._kept}")
+        parts = (f"PostgreSQL refused: {named}.", self._kept, advice, "Then run again.")
+        return self._refusal(" ".join(part for part in parts if part))
+
+
+def _lost(psycopg: Any) -> tuple[type[Exception], ...]:
+    """What a broken connection raises, which has no code."""
+    return psycopg.OperationalError, psycopg.InterfaceError
+
+
+def split_name(table: str, longest: int) -> tuple[str | None, str]:
+    """Schema and name of `table` or `schema.table`, as they are: nothing is folded."""
+    *schema, name = table.split(".")
+    if len(schema) > 1 or not name or "" in schema or "\0" in table:
+        raise PlanError(
+            f"The table {table!r} is no name of a table. Write table = 'name' or 'schema.name'."
+        )
+    for part, limit in ((name, longest), *((part, 63) for part in schema)):
+        if len(part.encode()) > limit:
+            raise PlanError(
+                f"The name {part!r} has {len(part.encode())} bytes; PostgreSQL has room for"
+                f" {limit} here. Give table = a shorter name."
+            )
+    return (schema[0] if schema else None), name
+
+
+def quoted(*parts: str | None) -> str:
+    """A quoted identifier, with its schema if there is one."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts if part is not None)
+
+
+def literal(value: str) -> str:
+    """A text as SQL, whatever standard_conforming_strings says."""
+    return "E'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@contextmanager
+def _at_most(seconds: float, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Hang up after a while: a server that is stopped keeps its connections for ever."""
+    with closing(socket.socket(fileno=os.dup(connection.fileno()))) as line:
+
+        def hang_up() -> None:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, hang_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _library() -> Any:
+    try:
+        import psycopg
+    except ImportError:
+        raise DpsqlpError(
+            "The connector postgres needs psycopg 3. Install it: pip install 'dpsqlp[postgres]'"
+        ) from None
+    return psycopg

@@ -1,0 +1,396 @@
+"""A table in PostgreSQL that grows, read by a column that grows with every insert.
+
+The column is an integer that the table's own sequence fills, or a `timestamptz` that the server's
+clock fills. A trigger takes a range of it, (after, until]. Rows are inserted, not changed, until
+their trigger is committed.
+
+Why a range is whole: values are drawn in order and committed in any. `take` first notes a ceiling
+(the sequence's last value; the clock), then the transactions that may still insert below it, then
+waits for these to end. Whoever draws from a sequence or inserts into a table holds a lock on it
+until the end of the transaction, so the list is complete: transaction numbers would not do, since
+a transaction has none until it writes, after it has drawn. now() is the start of a transaction, so
+with a clock all transactions of the database are waited for. If one does not end in time, the
+ceiling of an earlier trigger serves, whose transactions have ended; else the range is empty. The
+records go to a later trigger, and none is lost.
+
+Privacy contract: which trigger a record belongs to follows from when its own value was drawn, and
+from how long transactions stay open; the ceiling is never the largest value seen, which one record
+could push ahead of everybody else's. Values are read as text and cast one by one: what cannot be
+cast, or is too long to be sent, is null. Rows whose column is null are never read.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from dpsqlp.errors import SourceError
+from dpsqlp.postgres import Server, literal, quoted, split_name
+from dpsqlp.sources.base import Source
+from dpsqlp.sql.query import SourceDef
+
+if TYPE_CHECKING:
+    import psycopg
+
+_WAIT_SECONDS = 3.0  # for transactions to end
+_POLL_SECONDS = 0.02
+_CLOCK_SECONDS = 1  # between a transaction's start by the clock and its being listed
+_TAKE_SECONDS, _READ_SECONDS = 60.0, 3600.0
+_CHUNK_BYTES = 16 << 20
+_BYTES_MAX = 6 << 30
+_INTEGERS = ("smallint", "integer", "bigint")
+_TIME = "timestamp with time zone"
+_TEXTS = ("text", "character varying", "character", "json", "xml")
+# A row's text has to stay below the gigabyte that PostgreSQL can send; in the worst case each byte
+# is two.
+_VALUE_BYTES_MAX, _ROW_BYTES_MAX = 16 << 20, 256 << 20
+_TREE = """
+WITH RECURSIVE tree AS (
+  SELECT {table}::oid AS oid UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = oid)
+SELECT oid::bigint FROM tree
+"""
+_SEQUENCES = """
+SELECT s.seqrelid::bigint, s.seqrelid::regclass::text,
+  s.seqincrement > 0 AND NOT s.seqcycle AND s.seqcache = 1,
+  has_sequence_privilege(s.seqrelid, 'SELECT')
+FROM pg_sequence s WHERE s.seqrelid IN (
+  SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regclass AND deptype = 'i'
+    AND refclassid = 'pg_class'::regclass AND refobjid = {table} AND refobjsubid = {place}
+  UNION SELECT d.refobjid FROM pg_depend d JOIN pg_attrdef a ON d.objid = a.oid
+    WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass
+      AND a.adrelid = {table} AND a.adnum = {place})
+"""
+_HERE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+_LOCKERS = f"""
+SELECT virtualtransaction, pid IS NULL FROM pg_locks WHERE locktype = 'relation'
+  AND mode = 'RowExclusiveLock' AND granted AND database = {_HERE} AND relation = ANY({{relations}})
+"""
+_TRANSACTIONS = f"""
+SELECT l.virtualtransaction, false FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+  WHERE l.locktype = 'virtualxid' AND l.granted AND a.datid = {_HERE} AND a.usesysid IS NOT NULL
+    AND pid <> pg_backend_pid()
+UNION SELECT virtualtransaction, true FROM pg_locks WHERE pid IS NULL AND database = {_HERE}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column as the server has it."""
+
+    name: str
+    place: int
+    kind: str
+    category: str
+    readable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The table, its columns for the source's, and where the ceiling and its writers are found."""
+
+    columns: tuple[_Column, ...]
+    ordering: _Column
+    ceiling: str
+    writers: str
+
+
+@dataclass(slots=True)
+class _Ceiling:
+    """A value, and the transactions that may still insert below it."""
+
+    value: str
+    writers: set[str]
+
+
+class PostgresSource(Source):
+    """The rows of a table, by a column that grows."""
+
+    def __init__(self, source: SourceDef) -> None:
+        self._source = source
+        self._name = quoted(*split_name(str(source.options["table"]), 63))
+        self._column = str(source.options["column"])
+        dsn = str(source.options.get("dsn", ""))
+        self._server = Server(dsn, SourceError, "The trigger has not run; nothing is lost.")
+        self._ceilings: list[_Ceiling] = []  # oldest first
+
+    def begin(self) -> Any:
+        """Before the first row."""
+        return {"table": self._name, "column": self._column, "after": None}
+
+    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
+        """What was inserted since, up to a value below which nothing can be inserted any more."""
+        after = self._after(position)
+        with self._server.transaction(_TAKE_SECONDS) as connection:
+            table = self._look(connection)
+            column, kind = quoted(table.ordering.name), table.ordering.kind
+            until = None
+            if (ceiling := self._settled(connection, table, after)) is not None:
+                where = f"{column} <= {literal(ceiling)}::{kind}"
+                if after is not None:
+                    where += f" AND {column} > {literal(after)}::{kind}"
+                until = _one(
+                    connection, f"SELECT max({column})::text FROM {self._name} WHERE {where}"
+                )
+        return {**position, "until": until}
+
+    def after(self, position: Any, records: Any) -> Any:
+        """The position after a range."""
+        if records is None or records["until"] is None:
+            return position
+        return {**position, "after": records["until"]}
+
+    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+        """Make the range's records a view of the source's name."""
+        names = [f"c{place}" for place in range(len(self._source.columns))]
+        rows = pa.schema([(name, pa.string()) for name in names]).empty_table()
+        kinds = ["text"] * len(names)
+        if records is not None and records["until"] is not None:
+            self._after(records)
+            with self._server.transaction(_READ_SECONDS, one_snapshot=True) as connection:
+                table = self._look(connection)
+                kinds = [_text_kind(column) for column in table.columns]
+                rows = self._copied(connection, table, records, names)
+        casts = [
+            f"{_cast(name, kind, declared)} AS {quoted(column)}"
+            for name, kind, (column, declared) in zip(
+                names, kinds, self._source.columns, strict=True
+            )
+        ]
+        texts = f"{self._source.name} as text"
+        database.register(texts, rows)
+        database.execute(
+            f"CREATE OR REPLACE TEMP VIEW {quoted(self._source.name)} AS SELECT {', '.join(casts)}"
+            f" FROM {quoted(texts)}"
+        )
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._server.close()
+
+    def _after(self, position: Any) -> str | None:
+        """Where a position ends; refused if it is one of another table, column or connector."""
+        place = {"table": self._name, "column": self._column}
+        if not isinstance(position, dict) or not place.items() <= position.items():
+            raise SourceError(
+                f"The state stands at a position that is not one of {self._name} by"
+                f" {self._column}. Give the source the connector, table and column it had, or begin"
+                " a new pipeline, which spends again."
+            )
+        after: str | None = position["after"]
+        return after
+
+    def _look(self, connection: psycopg.Connection[Any]) -> _Table:
+        """The table as it is now; refused if a range of it could not be exact."""
+        found = connection.execute(
+            "SELECT oid::bigint, relkind::text, relpersistence::text, pg_is_in_recovery(),"
+            " current_setting('server_encoding') FROM pg_class"
+            f" WHERE oid = to_regclass({literal(self._name)})"
+        ).fetchone()
+        if found is None:
+            raise self._refused("is not there", "Create it, or correct table, dsn or search_path.")
+        oid, kind, persistence, standby, encoding = found
+        if kind not in ("r", "p"):
+            raise self._refused("is no table", "Name the table that the rows are inserted into.")
+        if persistence != "p":
+            raise self._refused("does not survive a crash", "ALTER TABLE ... SET LOGGED.")
+        if standby:
+            raise self._refused(
+                "is on a standby, which does not know who is writing", "Name the primary."
+            )
+        if encoding != "UTF8":
+            raise self._refused(
+                f"is in a database with the encoding {encoding}, in which one text could stop all",
+                "Use a database with UTF8.",
+            )
+        rows = connection.execute(
+            "SELECT attname::text, attnum, format_type(atttypid, NULL), typcategory::text,"
+            " has_column_privilege(attrelid, attnum, 'SELECT')"
+            " FROM pg_attribute JOIN pg_type t ON t.oid = atttypid"
+            f" WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped"
+        ).fetchall()
+        known = [_Column(*row) for row in rows]
+        columns = tuple(self._find(known, name) for name, _ in self._source.columns)
+        ordering = self._find(known, self._column)
+        for column in (*columns, ordering):
+            if not column.readable:
+                raise self._refused(
+                    f"may not be read: {column.name}", "GRANT SELECT to the user of the dsn."
+                )
+        if ordering.kind == _TIME:
+            ceiling = f"SELECT (clock_timestamp() - interval '{_CLOCK_SECONDS} second')::text"
+            return _Table(columns, ordering, ceiling, _TRANSACTIONS)
+        sequence, name = self._sequence(connection, oid, ordering)
+        tree = connection.execute(_TREE.format(table=oid)).fetchall()
+        relations = ", ".join(str(member) for (member,) in [*tree, (sequence,)])
+        # Read like a table: the functions for it hold the lock that tells who draws.
+        ceiling = f"SELECT CASE WHEN is_called THEN last_value::text END FROM {name}"
+        return _Table(
+            columns, ordering, ceiling, _LOCKERS.format(relations=f"ARRAY[{relations}]::oid[]")
+        )
+
+    def _find(self, known: list[_Column], name: str) -> _Column:
+        """A column by its name, else by its name in any case."""
+        found = [column for column in known if column.name == name]
+        found = found or [column for column in known if column.name.lower() == name.lower()]
+        if len(found) != 1:
+            raise self._refused(
+                f"has {'no' if not found else 'more than one'} column {name}",
+                "Correct CREATE SOURCE, or add it.",
+            )
+        return found[0]
+
+    def _sequence(
+        self, connection: psycopg.Connection[Any], table: int, ordering: _Column
+    ) -> tuple[int, str]:
+        """The sequence that fills the column, whose values are drawn in order."""
+        query = _SEQUENCES.format(table=table, place=ordering.place)
+        found = connection.execute(query).fetchall() if ordering.kind in _INTEGERS else []
+        if len(found) != 1:
+            raise self._refused(
+                f"does not say in which order {ordering.name} grows: it is {ordering.kind}"
+                f" with {len(found)} sequences",
+                "Give column = an integer column that is GENERATED ALWAYS AS IDENTITY or serial, or"
+                " a timestamptz column with DEFAULT now().",
+            )
+        oid, name, in_order, readable = found[0]
+        if not in_order:
+            raise self._refused(
+                f"fills {ordering.name} from a sequence that runs down, in circles or from caches,"
+                " so that later rows may have smaller values",
+                "ALTER SEQUENCE ... INCREMENT 1 NO CYCLE CACHE 1.",
+            )
+        if not readable:
+            raise self._refused(
+                f"has a sequence of {ordering.name} that may not be read",
+                "GRANT SELECT ON SEQUENCE ... to the user of the dsn.",
+            )
+        return int(oid), str(name)
+
+    def _settled(
+        self, connection: psycopg.Connection[Any], table: _Table, after: str | None
+    ) -> str | None:
+        """The highest ceiling below which nothing is being inserted."""
+        value = _one(connection, table.ceiling)  # before its writers are listed, not after
+        if after is not None and table.ordering.kind != _TIME and int(value or 0) < int(after):
+            raise self._refused(
+                f"has begun {table.ordering.name} anew: its sequence is behind what was read",
+                "Set it above the largest value there was: SELECT setval(...).",
+            )
+        if value is None:  # nothing was ever drawn
+            return None
+        until = time.monotonic() + _WAIT_SECONDS
+        writing = dict(connection.execute(table.writers).fetchall())
+        self._ceilings.append(_Ceiling(value, set(writing)))
+        while self._ceilings[-1].writers and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+            writing = dict(connection.execute(table.writers).fetchall())
+            for ceiling in self._ceilings:
+                # A transaction that is prepared for two-phase commit goes on under another name.
+                ceiling.writers = {
+                    name
+                    for name, prepared in writing.items()
+                    if prepared or name in ceiling.writers
+                }
+        settled = [place for place, ceiling in enumerate(self._ceilings) if not ceiling.writers]
+        if not settled:
+            return None
+        highest = self._ceilings[settled[-1]].value
+        del self._ceilings[: settled[-1] + 1]
+        return highest
+
+    def _copied(
+        self,
+        connection: psycopg.Connection[Any],
+        table: _Table,
+        records: Any,
+        names: list[str],
+    ) -> pa.Table:
+        """The range's rows, all values as text."""
+        limit = min(_VALUE_BYTES_MAX, _ROW_BYTES_MAX // len(names))
+        texts = ", ".join(_sent(column, limit) for column in table.columns)
+        ordering, kind = quoted(table.ordering.name), table.ordering.kind
+        where = f"{ordering} <= {literal(records['until'])}::{kind}"
+        if records["after"] is not None:
+            where += f" AND {ordering} > {literal(records['after'])}::{kind}"
+        command = (
+            f"COPY (SELECT {texts} FROM {self._name} WHERE {where})"
+            " TO STDOUT (FORMAT csv, FORCE_QUOTE *)"
+        )
+        parsed, lines, size, total = [], [], 0, 0
+        with connection.cursor().copy(command) as copy:
+            for line in copy:  # a row each
+                lines.append(line)
+                size += len(line)
+                if size >= _CHUNK_BYTES:
+                    parsed.append(_parsed(b"".join(lines), names))
+                    total, lines, size = total + size, [], 0
+                    if total > _BYTES_MAX:
+                        raise SourceError(
+                            f"The records of one trigger take more than {_BYTES_MAX >> 30} GiB."
+                            " They cannot be split by count: emit more often, or declare fewer"
+                            " columns. Nothing is lost; the trigger has not run."
+                        )
+        parsed.append(_parsed(b"".join(lines), names))
+        return pa.concat_tables(parsed)
+
+    def _refused(self, fact: str, way_out: str) -> SourceError:
+        return SourceError(f"The table {self._name} {fact}. The trigger has not run. {way_out}")
+
+
+def _one(connection: psycopg.Connection[Any], query: str) -> str | None:
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    value: str | None = row[0]
+    return value
+
+
+def _text_kind(column: _Column) -> str:
+    """How a value comes: as hexadecimal digits, as JSON or as it is."""
+    if column.kind == "bytea":
+        return "hex"
+    return "json" if column.category in "AC" or column.kind in ("json", "jsonb") else "text"
+
+
+def _sent(column: _Column, limit: int) -> str:
+    """The text of a value, null if it is too long."""
+    name = quoted(column.name)
+    if column.kind in _TEXTS:
+        return f"CASE WHEN octet_length({name}::text) <= {limit} THEN {name} END"
+    if column.kind == "bytea":
+        return f"CASE WHEN octet_length({name}) <= {limit} THEN encode({name}, 'hex') END"
+    if column.kind == "jsonb" or column.category not in "AC":
+        return f"CASE WHEN pg_column_size({name}) <= {limit} THEN {name} END"
+    return f"CASE WHEN pg_column_size({name}) <= {limit} THEN to_json({name}) END"
+
+
+def _cast(name: str, kind: str, declared: str) -> str:
+    """A text as the column's type in DuckDB, null if it is none."""
+    if kind == "hex":
+        blob = declared.upper() in ("BLOB", "BYTEA", "BINARY", "VARBINARY")
+        return f"unhex({name})" if blob else rf"TRY_CAST('\x' || {name} AS {declared})"
+    nested = kind == "json" and declared.upper() not in ("VARCHAR", "TEXT", "STRING")
+    value = f"TRY_CAST({name} AS JSON)" if nested else name
+    return f"TRY_CAST({value} AS {declared})"
+
+
+def _parsed(lines: bytes, names: list[str]) -> pa.Table:
+    """Rows of CSV in which nulls are bare and everything else is in quotes."""
+    if not lines:
+        return pa.schema([(name, pa.string()) for name in names]).empty_table()
+    return pc.read_csv(
+        pa.py_buffer(lines),
+        # One block: a value may be longer than any block.
+        pc.ReadOptions(use_threads=False, block_size=len(lines) + 1, column_names=names),
+        pc.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        pc.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            null_values=[""],
+        ),
+    )
