@@ -299,7 +299,7 @@ def test_the_table_of_another_pipeline_is_refused(server: Cluster) -> None:
     """Their triggers have the same numbers, and would replace each other."""
     for pipeline, fine in (("aa", True), ("aa", True), ("bb", False)):
         made = PostgresSink(server.dsn, "t")
-        made.open(pipeline)
+        made.open(pipeline, ["k"])
         if fine:
             made.emit(1, release(1))
         else:
@@ -334,7 +334,7 @@ def test_a_user_with_few_rights_can_write_a_table_made_for_it(server: Cluster) -
 def test_it_can_be_sent_to_another_process_before_it_is_used(server: Cluster) -> None:
     """Nothing is connected before the first release."""
     nowhere = make_sink("t", {"connector": "postgres", "dsn": "host=127.0.0.1 port=1"}, Path())
-    nowhere.open("aa")
+    nowhere.open("aa", ["k"])
     made = pickle.loads(pickle.dumps(PostgresSink(server.dsn, "t")))
     made.emit(1, release(1))
     made.close()

@@ -6,6 +6,7 @@ again and replaces itself; a lock sees to it that the earlier transaction has en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ class PostgresSink(Sink):
         self._pipeline: str | None = None
         self._checked = False
 
-    def open(self, pipeline: str) -> None:
+    def open(self, pipeline: str, keys: Sequence[str]) -> None:
         """Say whose releases they will be: the table is no other pipeline's."""
         self._pipeline = pipeline
 
