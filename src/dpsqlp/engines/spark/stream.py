@@ -247,6 +247,12 @@ def _check_plan(frame: DataFrame) -> None:
                 f"The stream is read with {limits[0]}, so that the number of records would decide"
                 " about time. Leave the option out: a trigger takes all that has arrived."
             )
+        if re.search(r"failondataloss\W+false", options.lower()):
+            raise SourceError(
+                "The stream is read with failOnDataLoss = false: records that are deleted before"
+                " they are read would be passed over, and which ones depends on how many there"
+                " were. Leave the option out."
+            )
 
 
 def _nodes(frame: Any) -> Iterator[tuple[str, str]]:
