@@ -1291,6 +1291,68 @@ POSTGRES = [
     ),
 ]
 
+KAFKA = [
+    Break(
+        "a range of a topic has no end",
+        "6: a retry replays exactly that range",
+        "clients/kafka.py",
+        "if m.error() is None and m.offset() < ends[m.partition()]]",
+        "if m.error() is None]",
+        "kafka/test_source.py::test_a_trigger_takes_all_that_has_arrived_and_nothing_later",
+    ),
+    Break(
+        "records that a broker has deleted are passed over",
+        "1: limits by number of records are refused",
+        "sources/kafka.py",
+        "        if not self._skips:",
+        "        if False:",
+        "kafka/test_source.py::test_expired_records_are_refused_unless_that_is_accepted",
+    ),
+    Break(
+        "one value that cannot be decoded hides the others",
+        "2: an expression that fails on a row yields NULL",
+        "sources/kafka.py",
+        "        return pa.array([_utf8(value) for value in values], pa.string())",
+        "        return pa.nulls(len(values), pa.string())",
+        "kafka/test_source.py::test_what_cannot_be_decoded_is_a_dead_letter",
+    ),
+    Break(
+        "records of a transaction that is open are read",
+        "6: a retry replays exactly that range",
+        "clients/kafka.py",
+        "client.IsolationLevel.READ_COMMITTED",
+        "client.IsolationLevel.READ_UNCOMMITTED",
+        "kafka/test_source.py::test_only_committed_records_count",
+    ),
+    Break(
+        "a release that is out is published again",
+        "6: a retry re-emits",
+        "sinks/kafka.py",
+        "trigger <= self._published",
+        "trigger < self._published",
+        "kafka/test_sink.py::test_a_release_is_one_transaction_with_a_marker",
+    ),
+]
+
+AWAY = [
+    Break(
+        "a release that could not be published is left out",
+        "6: a retry re-emits that file",
+        "engines/engine.py",
+        "        self.sink.emit(trigger, release)\n        self._unpublished = None\n",
+        "        self._unpublished = None\n        self.sink.emit(trigger, release)\n",
+        "engines/test_local.py::test_a_server_that_is_away_is_asked_again",
+    ),
+    Break(
+        "finished before the last release is out",
+        "6: a retry re-emits that file",
+        "engines/engine.py",
+        "        return ran and self._unpublished is None",
+        "        return ran",
+        "engines/test_local.py::test_the_last_release_is_not_left_unpublished",
+    ),
+]
+
 BREAKS = [
     *ACCOUNTING,
     *NOISE_PATHS,
@@ -1300,5 +1362,7 @@ BREAKS = [
     *RELEASE,
     *DURABILITY,
     *SPARK,
+    *KAFKA,
+    *AWAY,
     *POSTGRES,
 ]

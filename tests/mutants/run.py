@@ -54,6 +54,7 @@ def copy_tree(target: Path, source: Path = PROJECT) -> Path:
     for part in ("src", "tests"):
         shutil.copytree(source / part, target / part, ignore=transient)
     shutil.copy2(source / "pyproject.toml", target)
+    (target / ".services").symlink_to(source / ".services")  # servers that tests start
     return target
 
 
