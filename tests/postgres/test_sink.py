@@ -240,11 +240,11 @@ def test_names_are_taken_as_they_are(table: str, server: Cluster) -> None:
     """Of tables, schemas and columns, hostile ones too."""
     server.run('CREATE SCHEMA IF NOT EXISTS "s p"')
     names = ['a "b', "x'); DROP TABLE t; --", "%s %(x)s", "SELECT", "{}", "\\"]
-    made = PostgresSink(server.dsn, table)
     columns = {name: pa.array(["x"]) for name in names}
     for trigger in (1, 1, 2):
+        made = PostgresSink(server.dsn, table)  # it finds the table that is there
         made.emit(trigger, release(trigger, ["x"], **columns))
-    made.close()
+        made.close()
     name = postgres.quoted(*postgres.split_name(table, 63))
     with server.connect() as connection:
         cursor = connection.execute(f"SELECT * FROM {name}")
@@ -477,7 +477,7 @@ def test_an_earlier_attempt_that_still_commits_is_waited_for(
     monkeypatch.setattr(
         postgres,
         "_SETTINGS",
-        postgres._SETTINGS.replace("lock_timeout = '10s'", "lock_timeout = '1s'"),
+        postgres._SETTINGS.replace("lock_timeout = '10s'", "lock_timeout = '3s'"),
     )
     stuck = PostgresSink(server.dsn, "t")
     arrived, commits = threading.Event(), threading.Event()
@@ -497,6 +497,9 @@ def test_an_earlier_attempt_that_still_commits_is_waited_for(
         sink.emit(2, release(2))
     again = threading.Thread(target=sink.emit, args=(2, release(2)))
     again.start()
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    while server.run(waits) != [(1,)]:
+        time.sleep(0.01)
     commits.set()
     attempt.join(30)
     again.join(30)
