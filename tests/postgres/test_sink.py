@@ -56,6 +56,7 @@ def release(
 @pytest.fixture
 def sink(server: Cluster) -> Iterator[PostgresSink]:
     made = PostgresSink(server.dsn, "t")
+    made.open("", ["k"])
     yield made
     made.close()
 
@@ -145,6 +146,7 @@ def test_every_type_of_key(kind: str, server: Cluster, sink: PostgresSink) -> No
         listed = ", ".join(f"({text})" for text in [*map(_literal, texts), "NULL"])
         query = f"SELECT CAST(text AS {kind}) AS key FROM (VALUES {listed}) AS v(text)"
         keys = database.sql(query).to_arrow_table().column("key")
+    sink.open("", ["key"])
     sink.emit(1, release(1, ["x"] * len(keys), key=keys))
     assert server.run(
         "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attname = 'key'"
@@ -226,6 +228,7 @@ def test_the_view_has_the_last_release_of_each_key_in_each_window(
 
 def test_the_view_without_keys_and_without_a_window(server: Cluster, sink: PostgresSink) -> None:
     """One row: the last."""
+    sink.open("", [])
     for trigger in (1, 2):
         rows = release(trigger, ["x"]).drop_columns(["k"])
         rows = rows.set_column(0, "window_start", pa.nulls(1, pa.timestamp("us")))
@@ -243,6 +246,7 @@ def test_names_are_taken_as_they_are(table: str, server: Cluster) -> None:
     columns = {name: pa.array(["x"]) for name in names}
     for trigger in (1, 1, 2):
         made = PostgresSink(server.dsn, table)  # it finds the table that is there
+        made.open("", ["k", *names])
         made.emit(trigger, release(trigger, ["x"], **columns))
         made.close()
     name = postgres.quoted(*postgres.split_name(table, 63))
