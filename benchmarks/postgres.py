@@ -59,6 +59,7 @@ def say(benchmark: str, rows: int, seconds: float) -> None:
 
 def bench_sink(server: clusters.Cluster, rows: int) -> None:
     sink = PostgresSink(server.dsn, "releases")
+    sink.open("", ["url"])
     releases = iter([release(trigger, rows) for trigger in range(8)])
     sink.emit(9, release(9, rows))
     say("postgres_emit", rows, median_seconds(lambda: sink.emit(8, next(releases)), 8))

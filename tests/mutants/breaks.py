@@ -1245,7 +1245,7 @@ POSTGRES = [
         "the ceiling is read after its writers were listed",
         "1: a source's range is exact",
         "sources/postgres.py",
-        "self._ceilings.append(_Ceiling(value, set(writing)))",
+        "self._ceilings.append(_Ceiling(value, _all(connection, table.writers)))",
         "self._ceilings.append(_Ceiling(_one(connection, table.ceiling) or value, set()))",
         "postgres/test_source.py::test_many_writers_at_once[id]",
     ),

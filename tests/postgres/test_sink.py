@@ -56,6 +56,7 @@ def release(
 @pytest.fixture
 def sink(server: Cluster) -> Iterator[PostgresSink]:
     made = PostgresSink(server.dsn, "t")
+    made.open("", ["k"])
     yield made
     made.close()
 
@@ -145,6 +146,7 @@ def test_every_type_of_key(kind: str, server: Cluster, sink: PostgresSink) -> No
         listed = ", ".join(f"({text})" for text in [*map(_literal, texts), "NULL"])
         query = f"SELECT CAST(text AS {kind}) AS key FROM (VALUES {listed}) AS v(text)"
         keys = database.sql(query).to_arrow_table().column("key")
+    sink.open("", ["key"])
     sink.emit(1, release(1, ["x"] * len(keys), key=keys))
     assert server.run(
         "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attname = 'key'"
@@ -226,6 +228,7 @@ def test_the_view_has_the_last_release_of_each_key_in_each_window(
 
 def test_the_view_without_keys_and_without_a_window(server: Cluster, sink: PostgresSink) -> None:
     """One row: the last."""
+    sink.open("", [])
     for trigger in (1, 2):
         rows = release(trigger, ["x"]).drop_columns(["k"])
         rows = rows.set_column(0, "window_start", pa.nulls(1, pa.timestamp("us")))
@@ -240,11 +243,12 @@ def test_names_are_taken_as_they_are(table: str, server: Cluster) -> None:
     """Of tables, schemas and columns, hostile ones too."""
     server.run('CREATE SCHEMA IF NOT EXISTS "s p"')
     names = ['a "b', "x'); DROP TABLE t; --", "%s %(x)s", "SELECT", "{}", "\\"]
-    made = PostgresSink(server.dsn, table)
     columns = {name: pa.array(["x"]) for name in names}
     for trigger in (1, 1, 2):
+        made = PostgresSink(server.dsn, table)  # it finds the table that is there
+        made.open("", ["k", *names])
         made.emit(trigger, release(trigger, ["x"], **columns))
-    made.close()
+        made.close()
     name = postgres.quoted(*postgres.split_name(table, 63))
     with server.connect() as connection:
         cursor = connection.execute(f"SELECT * FROM {name}")
@@ -477,7 +481,7 @@ def test_an_earlier_attempt_that_still_commits_is_waited_for(
     monkeypatch.setattr(
         postgres,
         "_SETTINGS",
-        postgres._SETTINGS.replace("lock_timeout = '10s'", "lock_timeout = '1s'"),
+        postgres._SETTINGS.replace("lock_timeout = '10s'", "lock_timeout = '3s'"),
     )
     stuck = PostgresSink(server.dsn, "t")
     arrived, commits = threading.Event(), threading.Event()
@@ -497,6 +501,9 @@ def test_an_earlier_attempt_that_still_commits_is_waited_for(
         sink.emit(2, release(2))
     again = threading.Thread(target=sink.emit, args=(2, release(2)))
     again.start()
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    while server.run(waits) != [(1,)]:
+        time.sleep(0.01)
     commits.set()
     attempt.join(30)
     again.join(30)

@@ -172,7 +172,7 @@ def test_writers_elsewhere_hold_nothing_back(
 def test_a_prepared_transaction_is_waited_for(
     server: Cluster, source: PostgresSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on under another name than it had when it was listed."""
+    """Also after the server was started anew; of ceilings from before that nothing is left."""
     monkeypatch.setattr(module, "_WAIT_SECONDS", 1.0)
     reader = Reader(source)
     with server.connect() as slow, server.connect() as quick:
@@ -182,6 +182,13 @@ def test_a_prepared_transaction_is_waited_for(
         threading.Timer(0.2, slow.execute, ["PREPARE TRANSACTION 'p'"]).start()
         assert reader.step() == []
         assert reader.step() == []
+    assert len(source._ceilings) == 2
+    server.kill()
+    server.start()
+    with pytest.raises(UnavailableError):
+        reader.step()
+    assert reader.step() == []
+    assert len(source._ceilings) == 1
     with server.connect() as connection:
         connection.autocommit = True
         connection.execute("COMMIT PREPARED 'p'")

@@ -130,4 +130,4 @@ def test_a_database_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
 def test_an_unknown_connector_is_refused(tmp_path: Path) -> None:
     """With the known ones."""
     with pytest.raises(PlanError, match="Use parquet, jsonl"):
-        make_sink("t", {"connector": "kafka"}, tmp_path)
+        make_sink("t", {"connector": "pigeon"}, tmp_path)

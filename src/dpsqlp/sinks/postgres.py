@@ -7,7 +7,6 @@ again and replaces itself; a lock sees to it that the earlier transaction has en
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -26,7 +25,6 @@ _NAME_BYTES = 63
 _CURRENT = "_current"
 _OWNER = "dpsqlp pipeline "  # in the table's comment
 _CHUNK_ROWS = 1 << 16
-_WINDOW = ("window_start", "window_end", "trigger", "final")
 _TYPES = {
     pa.bool_(): "boolean",
     pa.int8(): "smallint",
@@ -52,12 +50,12 @@ class PostgresSink(Sink):
         self._table = quoted(self._schema, self._name)
         self._view = quoted(self._schema, self._name + _CURRENT)
         self._server = Server(dsn, SinkError, "The release is kept.")
-        self._pipeline: str | None = None
+        self._pipeline, self._keys = "", list[str]()
         self._checked = False
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
         """Say whose releases they will be: the table is no other pipeline's."""
-        self._pipeline = pipeline
+        self._pipeline, self._keys = pipeline, list(keys)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Replace the trigger's rows in one transaction."""
@@ -130,7 +128,7 @@ class PostgresSink(Sink):
                 " kept. Give table = another name, or rename or drop that one, then run again."
             )
         owner = comment.removeprefix(_OWNER) if comment.startswith(_OWNER) else None
-        if self._pipeline is not None and owner not in (None, self._pipeline):
+        if owner not in (None, self._pipeline):
             raise SinkError(
                 f"{self._table} has the releases of another pipeline, whose triggers have the same"
                 " numbers. The release is kept. Give table = another name, or rename or drop that"
@@ -147,14 +145,13 @@ class PostgresSink(Sink):
             f"CREATE INDEX ON {self._table} (trigger);"  # what a trigger replaces
             f"CREATE INDEX ON {self._table} (window_start)"  # the view, asked for a window
         )
-        if self._pipeline is not None:
-            owner = literal(_OWNER + self._pipeline)
-            connection.execute(f"COMMENT ON TABLE {self._table} IS {owner}")
+        owner = literal(_OWNER + self._pipeline)
+        connection.execute(f"COMMENT ON TABLE {self._table} IS {owner}")
 
     def _show(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
         """The last release of each key in each window. Byte order: any other is slower."""
-        apart = ["window_start"] if "window_start" in schema.names else []
-        for name in _keys(schema):
+        apart = ["window_start"]
+        for name in self._keys:
             text = _postgres_type(schema.field(name).type) == "text"
             apart.append(quoted(name) + (' COLLATE "C"' if text else ""))
         order = ", ".join([*apart, "trigger DESC"])
@@ -162,18 +159,6 @@ class PostgresSink(Sink):
             f"CREATE OR REPLACE VIEW {self._view} AS SELECT DISTINCT ON ({', '.join(apart)}) *"
             f" FROM {self._table} ORDER BY {order}"
         )
-
-
-def _keys(schema: pa.Schema) -> list[str]:
-    """The columns that are neither the window nor an aggregate with its standard deviation."""
-    names = schema.names
-    sds = {
-        name
-        for before, name in pairwise(names)
-        if name == f"{before}_sd" and schema.field(name).type == pa.float64()
-    }
-    values = sds | {name.removesuffix("_sd") for name in sds}
-    return [name for name in names if name not in values and name not in _WINDOW]
 
 
 def _postgres_type(kind: pa.DataType) -> str:

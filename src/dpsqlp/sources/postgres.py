@@ -67,14 +67,14 @@ FROM pg_sequence s WHERE s.seqrelid IN (
 """
 _HERE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 _LOCKERS = f"""
-SELECT virtualtransaction, pid IS NULL FROM pg_locks WHERE locktype = 'relation'
+SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation'
   AND mode = 'RowExclusiveLock' AND granted AND database = {_HERE} AND relation = ANY({{relations}})
 """
 _TRANSACTIONS = f"""
-SELECT l.virtualtransaction, false FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a USING (pid)
   WHERE l.locktype = 'virtualxid' AND l.granted AND a.datid = {_HERE} AND a.usesysid IS NOT NULL
     AND pid <> pg_backend_pid()
-UNION SELECT virtualtransaction, true FROM pg_locks WHERE pid IS NULL AND database = {_HERE}
+UNION SELECT virtualtransaction FROM pg_locks WHERE pid IS NULL AND database = {_HERE}
 """
 
 
@@ -116,7 +116,8 @@ class PostgresSource(Source):
         self._column = str(source.options["column"])
         dsn = str(source.options.get("dsn", ""))
         self._server = Server(dsn, SourceError, "The trigger has not run; nothing is lost.")
-        self._ceilings: list[_Ceiling] = []  # oldest first
+        self._ceilings: list[_Ceiling] = []  # oldest first, of one connection
+        self._connection: object = None
 
     def begin(self) -> Any:
         """Before the first row."""
@@ -126,6 +127,10 @@ class PostgresSource(Source):
         """What was inserted since, up to a value below which nothing can be inserted any more."""
         after = self._after(position)
         with self._server.transaction(_TAKE_SECONDS) as connection:
+            if connection is not self._connection:
+                # A server that crashed may draw values again that it had drawn.
+                self._ceilings.clear()
+                self._connection = connection
             table = self._look(connection)
             column, kind = quoted(table.ordering.name), table.ordering.kind
             until = None
@@ -284,18 +289,12 @@ class PostgresSource(Source):
         if value is None:  # nothing was ever drawn
             return None
         until = time.monotonic() + _WAIT_SECONDS
-        writing = dict(connection.execute(table.writers).fetchall())
-        self._ceilings.append(_Ceiling(value, set(writing)))
+        self._ceilings.append(_Ceiling(value, _all(connection, table.writers)))
         while self._ceilings[-1].writers and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
-            writing = dict(connection.execute(table.writers).fetchall())
+            writing = _all(connection, table.writers)
             for ceiling in self._ceilings:
-                # A transaction that is prepared for two-phase commit goes on under another name.
-                ceiling.writers = {
-                    name
-                    for name, prepared in writing.items()
-                    if prepared or name in ceiling.writers
-                }
+                ceiling.writers &= writing
         settled = [place for place, ceiling in enumerate(self._ceilings) if not ceiling.writers]
         if not settled:
             return None
@@ -347,6 +346,10 @@ def _one(connection: psycopg.Connection[Any], query: str) -> str | None:
     assert row is not None
     value: str | None = row[0]
     return value
+
+
+def _all(connection: psycopg.Connection[Any], query: str) -> set[str]:
+    return {row[0] for row in connection.execute(query).fetchall()}
 
 
 def _text_kind(column: _Column) -> str:
