@@ -24,7 +24,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from dpsqlp import postgres
+from dpsqlp.clients import postgres
 from dpsqlp.errors import DpsqlpError, PlanError, SinkError, UnavailableError
 from dpsqlp.sinks import postgres as sink_module
 from dpsqlp.sinks.base import Sink, make_sink

@@ -13,8 +13,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SinkError
-from dpsqlp.postgres import Server, literal, quoted, split_name
 from dpsqlp.sinks.base import Sink
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SourceError
-from dpsqlp.postgres import Server, literal, quoted, split_name
 from dpsqlp.sources.base import Source
 from dpsqlp.sql.query import SourceDef
 
