@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import threading
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, SourceError, SqlError, TriggerError, UnavailableError
 from dpsqlp.sinks.base import Collected, Sink
 from dpsqlp.sources import base
-from dpsqlp.sources.pushed import PushedSource
+from dpsqlp.sources.pushed import PushedSource, StandardInput
 from dpsqlp.state.journal import Intent, read_manifest
 from dpsqlp.state.storage import LocalStorage
 from running import (
@@ -441,6 +442,26 @@ def test_the_last_release_is_not_left_unpublished(tmp_path: Path) -> None:
     assert engine.step().trigger == engine.schedule.last
     assert engine.finished
     engine.close()
+
+
+def test_standard_input_is_done_when_its_last_release_is_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when its last trigger has run."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    sink = Away(2)
+    engine = made(
+        tmp_path, script(source="connector = 'stdin'"), clock=FakeClock(START), output=sink
+    )
+    assert isinstance(engine.source, StandardInput)
+    engine.source.ended.wait(10)
+    said: list[type] = []
+    run_together(
+        {"t": engine}, FakeClock(START), threading.Event(), lambda _, it: said.append(type(it))
+    )
+    engine.close()
+    assert said == [UnavailableError, UnavailableError, Progress]
+    assert len(sink.releases) == 1
 
 
 def test_a_sink_that_is_away_at_the_start_does_not_stop_it(tmp_path: Path) -> None:

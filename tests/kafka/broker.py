@@ -160,7 +160,8 @@ class Broker:
         self, topic: str, values: Iterable[Any], partition: int = 0, key: bytes | None = None
     ) -> None:
         """Values, as JSON unless they are bytes already or None."""
-        producer = Producer(self.client | {"queue.buffering.max.messages": 2_000_000})
+        settings = {"queue.buffering.max.messages": 2_000_000, "message.max.bytes": 10_000_000}
+        producer = Producer(self.client | settings)
         for value in values:
             body = value if value is None or isinstance(value, bytes) else json.dumps(value)
             producer.produce(topic, body, key, partition)
@@ -200,12 +201,15 @@ class Registry:
 
     def __init__(self) -> None:
         self.schemas: list[str] = []
+        self.refuses: int | None = None  # with this code
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 number = int(self.path.split("?")[0].rsplit("/", 1)[1])
-                if not 1 <= number <= len(registry.schemas):
+                if registry.refuses is not None:
+                    self._answer(registry.refuses, {"error_code": registry.refuses, "message": ""})
+                elif not 1 <= number <= len(registry.schemas):
                     self._answer(404, {"error_code": 40403, "message": "not found"})
                 else:
                     self._answer(200, {"schema": registry.schemas[number - 1]})

@@ -17,6 +17,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
 from dpsqlp.clients import kafka as clients
 from dpsqlp.errors import PlanError, SinkError, UnavailableError
@@ -95,11 +96,50 @@ def test_a_second_writer_shuts_out_the_first(broker: Broker, topic: str) -> None
     first, second = made(broker, topic), made(broker, topic)
     first.emit(1, release(1))
     second.emit(2, release(2))
-    with pytest.raises(SinkError, match="Another process"):
-        first.emit(3, release(3))
+    with pytest.raises(UnavailableError, match="cut off"):
+        first.emit(2, release(2))
     second.emit(3, release(3))
+    with pytest.raises(SinkError, match="another process is ahead"):
+        first.emit(2, release(2))
+    with pytest.raises(UnavailableError, match="cut off"):
+        second.emit(4, release(4))
+    second.emit(4, release(4))
     second.close()
-    assert published(broker, topic) == expected(1, 2, 3)
+    assert published(broker, topic) == expected(1, 2, 3, 4)
+
+
+def test_a_transaction_of_another_pipeline_does_not_hide_a_marker(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it ends it is not known whether a release is out: nothing is repeated."""
+    sink = made(broker, topic)
+    sink.emit(4, release(4))
+    other = Producer(broker.client | {"transactional.id": f"{topic}-other"})
+    other.init_transactions()
+    other.begin_transaction()
+    other.produce(f"{topic}.triggers", b"{}", b"other")
+    other.flush()
+    sink.emit(5, release(5))
+    sink.close()
+    monkeypatch.setattr(clients, "SECONDS", 2.0)
+    again = made(broker, topic)
+    with pytest.raises(UnavailableError):
+        again.emit(5, release(5))
+    other.abort_transaction()
+    monkeypatch.setattr(clients, "SECONDS", 10.0)
+    again.emit(5, release(5))
+    again.emit(6, release(6))
+    again.close()
+    assert published(broker, topic) == expected(4, 5, 6)
+
+
+def test_a_row_that_the_topic_does_not_take(broker: Broker, topic: str) -> None:
+    """That does not pass by waiting."""
+    broker.create(topic, max_message_bytes="200")
+    sink = made(broker, topic)
+    with pytest.raises(SinkError, match="MSG_SIZE_TOO_LARGE"):
+        sink.emit(1, release(1))
+    sink.close()
 
 
 @pytest.mark.parametrize("point", ["before", "after"])
@@ -135,9 +175,9 @@ def test_a_broker_that_is_killed_in_mid_stream(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A release waits until the broker is back, and is there once."""
-    monkeypatch.setattr(clients, "SECONDS", 2.0)
     sink = made(broker, topic)
     sink.emit(1, release(1))
+    monkeypatch.setattr(clients, "SECONDS", 2.0)
     broker.kill()
     back = threading.Timer(3, broker.start)
     back.start()

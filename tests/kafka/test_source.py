@@ -7,8 +7,11 @@ import io
 import json
 import re
 import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import fastavro
@@ -17,7 +20,10 @@ import pytest
 from confluent_kafka import Producer
 
 from dpsqlp.clients import kafka as clients
+from dpsqlp.clients.avro import Schemas, UnusableError, parsed
 from dpsqlp.errors import PlanError, SourceError, UnavailableError
+from dpsqlp.sources.avro import AvroDecoder, _column
+from dpsqlp.sources.base import declared_schema
 from dpsqlp.sources.kafka import KafkaSource
 from dpsqlp.sql.query import SourceDef
 from kafka.broker import PASSWORD, USER, Broker, Registry, free_ports
@@ -220,9 +226,10 @@ def test_what_cannot_be_decoded_is_a_dead_letter(
     assert source.undecodable == len(BAD)
     assert [value for _, value in broker.read(letters)] == BAD
     (file,) = (tmp_path / "dead").iterdir()
+    assert (tmp_path / "dead").stat().st_mode & 0o77 == 0
     kept = file.read_text()
     lines = [json.loads(line) for line in kept.splitlines()]
-    assert file.name == "trigger-000000000012.jsonl"
+    assert file.name.startswith("trigger-000000000012-")
     assert [base64.b64decode(line["value_base64"]) for line in lines] == BAD
     assert [(line["partition"], line["offset"]) for line in lines] == [
         (0, number) for number in range(1, 1 + len(BAD))
@@ -233,6 +240,57 @@ def test_what_cannot_be_decoded_is_a_dead_letter(
     nowhere = made(broker, topic)
     assert units(nowhere, range_) == ["a", "b"]
     nowhere.close()
+    other = made(broker, topic, tmp_path, dead_letters="dead")  # another sink's trigger 12
+    broker.send(topic, [b"another"])
+    position = other.after(other.begin(), range_)
+    assert units(other, other.take(position, 12, None)) == []
+    assert len(list((tmp_path / "dead").iterdir())) == 2
+    other.close()
+
+
+def test_a_dead_letter_never_stops_a_trigger(broker: Broker, topic: str) -> None:
+    """A topic that is not there is refused before any record; what it does not take is dropped."""
+    broker.create(topic, max_message_bytes="3000000")
+    missing = made(broker, topic, dead_letter_topic=f"{topic}-missing")
+    with pytest.raises(SourceError, match="for dead letters"):
+        missing.take(missing.begin(), 1, None)
+    missing.close()
+    letters = broker.create(f"{topic}-small", max_message_bytes="1000")
+    broker.send(topic, [record("a"), b"x" * 2_000_000, b"y" * 2_000, b"z"])
+    source = made(broker, topic, dead_letter_topic=letters)
+    assert units(source, source.take(source.begin(), 1, None)) == ["a"]
+    assert source.undecodable == 3
+    assert [value for _, value in broker.read(letters)] == [b"z"]
+    source.close()
+
+
+def test_a_record_that_the_client_cannot_unpack_is_passed_by(broker: Broker, topic: str) -> None:
+    """A few bytes that would become more than the client takes."""
+    broker.create(topic)
+    small = {"kafka__fetch.max.bytes": 1_000_000, "kafka__message.max.bytes": 1_000_000}
+    small |= {"kafka__receive.message.max.bytes": 1_000_512}
+    broker.send(topic, [record("a")])
+    settings = {"compression.type": "zstd", "message.max.bytes": 50_000_000}
+    producer = Producer(broker.client | settings)
+    for _ in range(2):
+        producer.produce(topic, b" " * 20_000_000)
+        producer.flush()
+    broker.send(topic, [record("b")])
+    source = made(broker, topic, **small)
+    range_ = source.take(source.begin(), 1, None)
+    assert units(source, range_) == ["a", "b"]
+    assert source.undecodable == 2
+    source.close()
+
+
+def test_a_partition_that_is_not_listed_for_a_moment_is_not_read_again(
+    broker: Broker, topic: str
+) -> None:
+    source = made(broker, topic)
+    position = {"topic": "t", "offsets": {"0": 5, "1": 9}}
+    after = source.after(position, {"topic": "t", "ranges": [[0, 5, 6]]})
+    assert after["offsets"] == {"0": 6, "1": 9}
+    assert source.after(position, {"topic": "new", "ranges": [[0, 0, 6]]})["offsets"] == {"0": 6}
 
 
 def test_a_field_of_another_type_or_a_new_one_changes_no_other(broker: Broker, topic: str) -> None:
@@ -336,15 +394,107 @@ def test_avro_by_a_registry_with_a_schema_that_changes(
 
 def test_a_value_that_does_not_fit_its_type_is_null_alone() -> None:
     """Arrow would refuse the whole column."""
-    from dpsqlp.sources.avro import _column
-
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
-    import decimal as numbers
-
-    records = [{"x": numbers.Decimal("1.25")}, {"x": numbers.Decimal(10**9)}, {"x": None}]
+    records = [{"x": Decimal("1.25")}, {"x": Decimal(10**9)}, {"x": None}]
     got = _column({"name": "x", "type": decimal}, records)
-    assert got.type == pa.decimal256(4, 2)
-    assert got.to_pylist() == [numbers.Decimal("1.25"), None, None]
+    assert got.type == pa.decimal128(4, 2)
+    assert got.to_pylist() == [Decimal("1.25"), None, None]
+
+
+TYPED: list[tuple[Any, str, Any, Any]] = [
+    ("boolean", "BOOLEAN", True, True),
+    ("int", "BIGINT", -5, -5),
+    ("float", "DOUBLE", 1.5, 1.5),
+    ("bytes", "BLOB", b"\0\xff", b"\0\xff"),
+    ({"type": "fixed", "name": "f", "size": 2}, "BLOB", b"ab", b"ab"),
+    ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, "TEXT", "B", "B"),
+    ({"type": "string", "logicalType": "uuid"}, "TEXT", UUID(int=7), str(UUID(int=7))),
+    ({"type": "int", "logicalType": "date"}, "DATE", date(2026, 1, 2), date(2026, 1, 2)),
+    (
+        {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+        "DECIMAL(10, 2)",
+        Decimal("1.25"),
+        Decimal("1.25"),
+    ),
+    (
+        {"type": "bytes", "logicalType": "decimal", "precision": 100, "scale": 2},
+        "TEXT",
+        Decimal("1.25"),
+        "1.25",
+    ),
+    (
+        {"type": "long", "logicalType": "timestamp-micros"},
+        "TIMESTAMP",
+        datetime(2026, 1, 2, tzinfo=UTC),
+        datetime(2026, 1, 2),
+    ),
+    (["null", "string", "long"], "TEXT", 5, "5"),
+    ({"type": "map", "values": "int"}, "TEXT", {"a": 1}, '{"a": 1}'),
+]
+
+
+@pytest.mark.parametrize(("schema", "column", "given", "expected"), TYPED)
+def test_types_of_avro(tmp_path: Path, schema: Any, column: str, given: Any, expected: Any) -> None:
+    """They arrive as the source's column has them."""
+    record = {"type": "record", "name": "r", "fields": [{"name": "x", "type": schema}]}
+    (tmp_path / "r.avsc").write_text(json.dumps(record))
+    source = SourceDef("s", (("x", column),), {"schema": "r.avsc"})
+    decoder = AvroDecoder(source, declared_schema(source), Schemas(source.options, tmp_path))
+    table, bad = decoder([avro(record, {"x": given})])
+    assert bad == []
+    assert table.column("x").to_pylist() == [expected]
+
+
+def field(kind: Any) -> Any:
+    return {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
+
+
+def doubling(depth: int) -> Any:
+    """A record of two of two of two ... nothings."""
+    kind: Any = "null"
+    for level in range(depth):
+        kind = {
+            "type": "record",
+            "name": f"t{level}",
+            "fields": [{"name": "x", "type": kind}, {"name": "y", "type": f"t{level - 1}"}]
+            if level
+            else [{"name": "x", "type": "null"}],
+        }
+    return kind
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        field(["null", "r"]),
+        field({"type": "array", "items": "null"}),
+        field({"type": "array", "items": {"type": "record", "name": "e", "fields": []}}),
+        {"type": "map", "values": "int"},
+        ["null", field("int")],
+        doubling(40),
+        5,
+        None,
+        {},
+    ],
+)
+def test_schemas_by_which_a_value_could_end_the_process(schema: Any) -> None:
+    """Deep or long beyond what their bytes can pay for, or no records at all."""
+    with pytest.raises(UnusableError):
+        parsed(json.dumps(schema))
+    parsed(json.dumps(field({"type": "array", "items": ["null", "int"]})))
+
+
+@pytest.mark.parametrize(("code", "error"), [(401, SourceError), (503, UnavailableError)])
+def test_a_registry_that_refuses(
+    broker: Broker, topic: str, registry: Registry, code: int, error: type[Exception]
+) -> None:
+    """Credentials are not waited for, nor shown."""
+    registry.refuses = code
+    address = registry.address.replace("http://", "http://user:hunter2@")
+    source = made(broker, topic, format="avro", schema_registry=address)
+    with pytest.raises(error, match="schema registry") as refusal:
+        source._decode([b"\0\0\0\0\1x"])
+    assert "hunter2" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("options", [{}, {"schema": "a", "schema_registry": "http://b"}])
@@ -392,9 +542,26 @@ def test_settings_that_would_break_the_promise_are_refused(broker: Broker) -> No
         made(broker, "t", kafka__group__id="mine")
     with pytest.raises(PlanError, match=r"enable\.partition\.eof is set"):
         made(broker, "t", **{"kafka__enable.partition.eof": False})
-    source = made(broker, "t", kafka__fetch__min__byte="1")
-    with pytest.raises(PlanError, match="does not take an option"):
+    for name in ("bootstrap.servers", "error_cb", "stats_cb", "logger", "auto.commit.enable"):
+        with pytest.raises(PlanError, match="set by dpsqlp"):
+            made(broker, "t", **{f"kafka__{name}": "x"})
+    for name in ("fetch.min.byte", "default.topic.config"):
+        source = made(broker, "t", **{f"kafka__{name}": "1"})
+        with pytest.raises(PlanError, match="does not take an option"):
+            source.take(source.begin(), 1, None)
+
+
+def test_what_waiting_does_not_heal_is_not_waited_for(broker: Broker) -> None:
+    source = made(broker, "no such/topic")
+    with pytest.raises(SourceError, match="refuse"):
         source.take(source.begin(), 1, None)
+    source.close()
+
+
+def test_columns_that_json_cannot_have() -> None:
+    options = {"connector": "kafka", "brokers": "b", "topic": "t"}
+    with pytest.raises(PlanError, match="read from JSON"):
+        KafkaSource(SourceDef("s", (("x", "BIT"),), options), Path())
 
 
 def test_brokers_that_do_not_answer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

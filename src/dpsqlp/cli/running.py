@@ -123,7 +123,10 @@ def _opening(sink: SinkDef, engine: Engine, state: Path) -> str:
 
 
 def _farewell(program: Program, engines: dict[str, Engine], again: list[str]) -> str:
-    lines = [f"Interrupted; the trigger was finished. To go on: {shlex.join(again)}"]
+    done = "the trigger was finished"
+    if not all(engine.published for engine in engines.values()):
+        done = "a release is kept that a server did not take, and is published first"
+    lines = [f"Interrupted; {done}. To go on: {shlex.join(again)}"]
     clocked = [e for e in engines.values() if not e.schedule.on_event_time]
     if clocked:
         lines.append("Triggers that come due in the meantime will run without records.")

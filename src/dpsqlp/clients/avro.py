@@ -13,22 +13,23 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from dpsqlp.errors import PlanError, UnavailableError
+from dpsqlp.errors import DpsqlpError, PlanError, SinkError, SourceError, UnavailableError
 from dpsqlp.sql.query import OptionValue
 
 try:
     import fastavro
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-    from confluent_kafka.schema_registry.error import SchemaRegistryError
 except ImportError:
     raise PlanError("Avro is not installed. Run `pip install 'dpsqlp[kafka]'`.") from None
 
 _MAGIC = b"\0"
 _HEADER = 5
-_NOT_FOUND = 404
+_TYPES_MAX = 10_000
+_NOT_FOUND, _PASSING = 404, (408, 429)
 _ARROW = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -52,47 +53,119 @@ _LOGICAL = {
 }
 
 
+class UnusableError(ValueError):
+    """A schema that values are not read by."""
+
+
+def parsed(text: str) -> Any:
+    """A schema for reading: a record, and nothing by which a few bytes could become a lot.
+
+    A type within itself is as deep as a value says, an array of things without bytes as long, and
+    types of types of types as many; any could end the process, and one value must not.
+    """
+    try:
+        schema = fastavro.parse_schema(json.loads(text))
+        if not isinstance(schema, dict) or schema.get("type") != "record":
+            raise UnusableError("it is no record")
+        _Walk().has_bytes(schema)
+    except UnusableError:
+        raise
+    except Exception as error:  # whatever a text makes the parser do
+        raise UnusableError(str(error)) from None
+    return schema
+
+
+class _Walk:
+    """Looks at every type of a schema, as often as a value would have it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+        self._left = _TYPES_MAX
+
+    def has_bytes(self, schema: Any, within: tuple[str, ...] = ()) -> bool:
+        """Whether values of a type always have bytes; refuses what could grow."""
+        self._left -= 1
+        if self._left < 0:
+            raise UnusableError("it is too large")
+        if isinstance(schema, list):  # a union's value has the number of its choice
+            for part in schema:
+                self.has_bytes(part, within)
+            return True
+        if isinstance(schema, str):
+            if schema in within:
+                raise UnusableError(f"the type {schema} is within itself")
+            known = self._known.get(schema)
+            return schema != "null" if known is None else self.has_bytes(known, within)
+        return self._compound_has_bytes(schema, within)
+
+    def _compound_has_bytes(self, schema: Any, within: tuple[str, ...]) -> bool:
+        kind = schema["type"]
+        if "name" in schema:
+            self._known[schema["name"]] = schema
+        if kind == "record":
+            inside = (*within, schema["name"])
+            found = [self.has_bytes(field["type"], inside) for field in schema["fields"]]
+            return any(found)
+        if kind == "array" and not self.has_bytes(schema["items"], within):
+            raise UnusableError("it has an array of things without bytes")
+        if kind == "map":
+            self.has_bytes(schema["values"], within)
+        if kind == "fixed":
+            return bool(schema["size"] > 0)
+        return True if kind in ("array", "map", "enum") else self.has_bytes(kind, within)
+
+
 class Registry:
     """A schema registry; its client's settings are options named registry.*."""
 
-    def __init__(self, options: Mapping[str, OptionValue]) -> None:
-        self._address = str(options["schema_registry"])
+    def __init__(self, options: Mapping[str, OptionValue], error: type[DpsqlpError]) -> None:
+        """`error` is raised for what waiting does not heal."""
+        address = str(options["schema_registry"])
+        place = urlsplit(address)
+        self._shown = f"{place.hostname}:{place.port}" if place.port else str(place.hostname)
+        self._error = error
         passed = [name for name in options if name.startswith("registry.")]
         settings = {name.removeprefix("registry."): options[name] for name in passed}
         try:
-            self._client = SchemaRegistryClient({"url": self._address, **settings})
+            self._client = SchemaRegistryClient({"url": address, **settings})
         except (ValueError, TypeError) as error:
             text = f"The schema registry's client does not take an option: {error}."
             raise PlanError(text) from None
         self._known: dict[int, Any] = {}
 
     def schema(self, number: int) -> Any:
-        """A schema by its number; None if there is no such number, for now."""
+        """A schema by its number; None if there is none, for now, or none to read by."""
         if number not in self._known:
             try:
-                text = self._client.get_schema(number).schema_str
-                self._known[number] = fastavro.parse_schema(json.loads(str(text)))
-            except SchemaRegistryError as error:
-                if error.http_status_code != _NOT_FOUND:
-                    raise self._away() from None
-                return None
-            except (ValueError, fastavro.schema.SchemaParseException):
-                return None
-            except Exception:  # of its HTTP client, whichever that is
-                raise self._away() from None
+                text = str(self._client.get_schema(number).schema_str)
+            except Exception as problem:
+                if getattr(problem, "http_status_code", None) == _NOT_FOUND:
+                    return None
+                raise self._refused(problem) from None
+            try:
+                self._known[number] = parsed(text)
+            except UnusableError:
+                self._known[number] = None
         return self._known[number]
 
     def header(self, subject: str, schema: Any) -> bytes:
         """What the values of a schema begin with, after it was registered."""
         try:
             number = self._client.register_schema(subject, Schema(json.dumps(schema), "AVRO"))
-        except Exception:
-            raise self._away() from None
+        except Exception as problem:
+            raise self._refused(problem) from None
         return _MAGIC + int(number).to_bytes(_HEADER - 1, "big")
 
-    def _away(self) -> UnavailableError:
+    def _refused(self, problem: Exception) -> DpsqlpError:
+        """To be waited for, or not."""
+        code = getattr(problem, "http_status_code", None)
+        if isinstance(code, int) and 400 <= code < 500 and code not in _PASSING:
+            return self._error(
+                f"The schema registry {self._shown} refuses ({code}). Check the options registry.*"
+                " and what it says of the subject. Nothing is lost."
+            )
         return UnavailableError(
-            f"The schema registry {self._address} does not answer, or refuses. Nothing is lost."
+            f"The schema registry {self._shown} does not answer. Nothing is lost."
         )
 
 
@@ -106,12 +179,13 @@ class Schemas:
                 "format = 'avro' needs either schema = 'file.avsc' or schema_registry ="
                 " 'http://...', and not both."
             )
-        self._registry = Registry(options) if "schema_registry" in options else None
+        registry = "schema_registry" in options
+        self._registry = Registry(options, SourceError) if registry else None
         if self._registry is None:
             file = folder / str(options["schema"])
             try:
-                self._only = fastavro.parse_schema(json.loads(file.read_text()))
-            except (OSError, ValueError, fastavro.schema.SchemaParseException) as error:
+                self._only = parsed(file.read_text())
+            except (OSError, ValueError) as error:
                 raise PlanError(f"The Avro schema {file} cannot be used: {error}.") from None
 
     def split(self, values: Sequence[bytes]) -> list[tuple[Any, bytes] | None]:
@@ -151,7 +225,8 @@ def arrow_type(schema: Any) -> pa.DataType | None:
         return _ARROW.get(schema)
     logical = schema.get("logicalType")
     if logical == "decimal":
-        return pa.decimal256(schema["precision"], schema.get("scale", 0))
+        precision = schema["precision"]
+        return pa.decimal128(precision, schema.get("scale", 0)) if precision <= 38 else None
     return _LOGICAL.get(str(logical)) or _ARROW.get(schema["type"])
 
 
@@ -169,7 +244,7 @@ class Encoder:
                 "A sink with format = 'avro' needs schema_registry = 'http://...', so that readers"
                 " know the schema."
             )
-        self._registry = Registry(options)
+        self._registry = Registry(options, SinkError)
         self._topic = topic
 
     def __call__(self, release: pa.Table) -> list[bytes]:
@@ -178,7 +253,7 @@ class Encoder:
         kinds = [{"name": f.name, "type": ["null", _avro_type(f.type)]} for f in columns]
         schema = {"type": "record", "name": "release", "namespace": "dpsqlp", "fields": kinds}
         try:
-            parsed = fastavro.parse_schema(schema)
+            written = fastavro.parse_schema(schema)
         except fastavro.schema.SchemaParseException as error:
             raise PlanError(f"A column cannot be named so in Avro: {error}. Use AS.") from None
         header = self._registry.header(f"{self._topic}-value", schema)
@@ -186,7 +261,7 @@ class Encoder:
         for row in release.cast(pa.schema(columns)).to_pylist():
             stream = io.BytesIO(header)
             stream.seek(_HEADER)
-            fastavro.schemaless_writer(stream, parsed, row)
+            fastavro.schemaless_writer(stream, written, row)
             values.append(stream.getvalue())
         return values
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ except ImportError:
 SECONDS = 10.0  # for an answer
 _BATCH = 50_000
 _PATIENCE = 0.5
+_MESSAGE_BYTES = 10_000_000
 READING = {
     "group.id": "dpsqlp",  # never joined: offsets are in our manifest
     "enable.auto.commit": False,
@@ -53,6 +54,20 @@ _REFUSED = {
     _ERROR._SSL: "fail the TLS handshake",
 }
 _SHUT_OUT = (_ERROR._FENCED, _ERROR.PRODUCER_FENCED, _ERROR.INVALID_PRODUCER_EPOCH)
+# What passes by itself, besides what the client calls retriable.
+_PASSING = (
+    *(_ERROR._TRANSPORT, _ERROR._TIMED_OUT, _ERROR._MSG_TIMED_OUT, _ERROR._ALL_BROKERS_DOWN),
+    *(_ERROR._RESOLVE, _ERROR._WAIT_COORD, _ERROR._PURGE_QUEUE, _ERROR._PURGE_INFLIGHT),
+    *(_ERROR._UNKNOWN_TOPIC, _ERROR._UNKNOWN_PARTITION, _ERROR.UNKNOWN_TOPIC_OR_PART),
+    *(_ERROR.REQUEST_TIMED_OUT, _ERROR.BROKER_NOT_AVAILABLE, _ERROR.LEADER_NOT_AVAILABLE),
+    *(_ERROR.COORDINATOR_NOT_AVAILABLE, _ERROR.COORDINATOR_LOAD_IN_PROGRESS),
+    *(_ERROR.NOT_COORDINATOR, _ERROR.NETWORK_EXCEPTION, _ERROR.CONCURRENT_TRANSACTIONS),
+    *(_ERROR.NOT_ENOUGH_REPLICAS, _ERROR.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+    *(_ERROR.NOT_LEADER_FOR_PARTITION, _ERROR.KAFKA_STORAGE_ERROR, _ERROR.NOT_CONTROLLER),
+)
+# A value that the client cannot unpack.
+_BROKEN = (_ERROR._BAD_COMPRESSION, _ERROR._BAD_MSG, _ERROR.MSG_SIZE_TOO_LARGE)
+_OURS = {"bootstrap.servers", "transactional.id", "auto.commit.enable", "logger"}
 
 
 class Kafka:
@@ -61,7 +76,8 @@ class Kafka:
     def __init__(self, options: Mapping[str, OptionValue], error: type[DpsqlpError]) -> None:
         """`error` is raised for what waiting does not heal. Options named kafka.* are passed on."""
         given = {n.removeprefix("kafka."): v for n, v in options.items() if n.startswith("kafka.")}
-        clash = sorted((READING.keys() | WRITING.keys() | {"transactional.id"}) & given.keys())
+        ours = READING.keys() | WRITING.keys() | _OURS
+        clash = sorted(name for name in given if name in ours or name.endswith("_cb"))
         if clash:
             raise PlanError(f"kafka.{clash[0]} is set by dpsqlp. Leave it out.")
         self.brokers = str(options["brokers"])
@@ -92,10 +108,14 @@ class Kafka:
                 f"The Kafka brokers {self.brokers} {why}. Check the options kafka.security.protocol"
                 " and kafka.sasl.* or kafka.ssl.*, and what the user may do. Nothing is lost."
             )
-        if error.code() == _ERROR._INVALID_ARG or error.code() == _ERROR._UNKNOWN_PROTOCOL:
-            return PlanError(f"Kafka's client does not take an option: {error.str()}.")
-        return UnavailableError(
-            f"The Kafka brokers {self.brokers} do not answer ({error.name()}). Nothing is lost."
+        if error.retriable() or error.code() in _PASSING:
+            return UnavailableError(
+                f"The Kafka brokers {self.brokers} do not answer ({error.name()}). Nothing is lost."
+            )
+        meaning = client.KafkaError(error.code()).str()  # of the code alone: others count records
+        return self.error(
+            f"The Kafka brokers {self.brokers} refuse: {meaning} ({error.name()}). Correct it and"
+            " run again. Nothing is lost."
         )
 
     def made(self, kind: Any, fixed: Mapping[str, Any], **usual: Any) -> Any:
@@ -105,6 +125,12 @@ class Kafka:
         except client.KafkaException as problem:
             text = problem.args[0].str()
             raise PlanError(f"Kafka's client does not take an option: {text}.") from None
+        except (TypeError, ValueError, AttributeError) as problem:
+            raise PlanError(f"Kafka's client does not take an option: {problem}.") from None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._admin = None
 
     def _asked(self, question: Callable[[Any], Mapping[Any, Any]]) -> dict[Any, Any]:
         """What the brokers answer."""
@@ -132,7 +158,9 @@ class Kafka:
         return Topic(name, str(found.topic_id), tuple(p.id for p in found.partitions))
 
     def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> None:
-        """A new topic, unless there is one."""
+        """A new topic, unless there is one, for which no right to create topics is needed."""
+        if self.topic(name) is not None:
+            return
         topic = NewTopic(name, partitions, config=dict(settings))
         try:
             self._asked(lambda admin: admin.create_topics([topic]))
@@ -140,13 +168,16 @@ class Kafka:
             if problem.args[0].code() != _ERROR.TOPIC_ALREADY_EXISTS:
                 raise self.refuse(problem.args[0]) from None
 
-    def offsets(self, topic: Topic, *, end: bool) -> dict[int, int]:
-        """Where each partition begins, or where it ends for readers of committed records."""
+    def offsets(self, topic: Topic, *, end: bool, committed: bool = True) -> dict[int, int]:
+        """Where each partition begins, or where it ends; readers of committed records see it end
+        at the first open transaction.
+        """
         which = (OffsetSpec.latest if end else OffsetSpec.earliest)()  # type: ignore[no-untyped-call]
         wanted = {client.TopicPartition(topic.name, p): which for p in topic.partitions}
-        committed = client.IsolationLevel.READ_COMMITTED
+        level = client.IsolationLevel
+        seen = level.READ_COMMITTED if committed else level.READ_UNCOMMITTED
         try:
-            found = self._asked(lambda admin: admin.list_offsets(wanted, isolation_level=committed))
+            found = self._asked(lambda admin: admin.list_offsets(wanted, isolation_level=seen))
         except client.KafkaException as problem:
             raise self.refuse(problem.args[0]) from None
         return {partition.partition: result.offset for partition, result in found.items()}
@@ -167,38 +198,55 @@ class Reader:
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
         self._consumer: Any = None
+        self._sought: dict[int, int] = {}  # past what could not be unpacked
+        self.broken = 0
 
-    def read(self, topic: str, ranges: Iterable[tuple[int, int, int]]) -> Iterable[list[Any]]:
+    def read(self, topic: str, ranges: Sequence[tuple[int, int, int]]) -> Iterator[list[Any]]:
         """The messages of ranges (partition, first, end): lists of them, as they come.
 
-        Compacted records and those of aborted transactions are left out.
+        Compacted records and those of aborted transactions are left out; so is what the client
+        cannot unpack, which is counted in `broken`.
         """
-        ranges = list(ranges)
+        self._sought = {}
+        firsts = {partition: first for partition, first, end in ranges if first < end}
         ends = {partition: end for partition, first, end in ranges if first < end}
-        starts = [client.TopicPartition(topic, p, first) for p, first, _ in ranges if p in ends]
         if self._consumer is None:
             self._consumer = self._kafka.made(client.Consumer, READING, **QUICK)
-        self._consumer.assign(starts)
-        self._consumer.resume(starts)  # what an earlier reading has paused
-        left, silent = set(ends), 0.0
+        self._consumer.assign([client.TopicPartition(topic, p, at) for p, at in firsts.items()])
+        left, deadline = set(ends), time.monotonic() + SECONDS
         while left:
             batch = self._consumer.consume(_BATCH, timeout=_PATIENCE)
-            silent = 0.0 if batch else silent + _PATIENCE
-            if silent >= SECONDS:
-                raise self._kafka.refuse(client.KafkaError(_ERROR._TIMED_OUT))
             reached = {m.partition(): m.offset() + 1 for m in batch if m.error() is None}
             for event in [m for m in batch if m.error() is not None]:
-                if event.error().code() == _ERROR._PARTITION_EOF:
-                    reached[event.partition()] = event.offset()
-                elif event.error().code() == _ERROR._AUTO_OFFSET_RESET:
-                    raise UnavailableError(f"The topic {topic} has just lost old records.")
-                elif event.error().code() in _REFUSED or not event.error().retriable():
-                    raise self._kafka.refuse(event.error())
-            done = {p for p in left if reached.get(p, -1) >= ends[p]}
-            if done:
-                left -= done
-                self._consumer.pause([client.TopicPartition(topic, p) for p in done])
-            yield [m for m in batch if m.error() is None and m.offset() < ends[m.partition()]]
+                reached |= self._passed(topic, event)
+            if left & reached.keys():
+                deadline = time.monotonic() + SECONDS
+            elif time.monotonic() > deadline:
+                raise self._kafka.refuse(client.KafkaError(_ERROR._TIMED_OUT))
+            left -= {p for p, at in reached.items() if p in ends and at >= ends[p]}
+            yield [
+                m
+                for m in batch
+                if m.error() is None and firsts[m.partition()] <= m.offset() < ends[m.partition()]
+            ]
+        self._consumer.unassign()
+
+    def _passed(self, topic: str, event: Any) -> dict[int, int]:
+        """Where a partition is after something that is no message, if that is known."""
+        code, partition = event.error().code(), event.partition()
+        if code == _ERROR._PARTITION_EOF:
+            return {partition: event.offset()}
+        if code == _ERROR._AUTO_OFFSET_RESET:
+            raise UnavailableError(f"The topic {topic} has just lost old records.")
+        if code in _BROKEN:
+            after = max(event.offset() + 1, self._sought.get(partition, 0) + 1)
+            self._sought[partition] = after
+            self._consumer.seek(client.TopicPartition(topic, partition, after))
+            self.broken += 1
+            return {partition: after}
+        if not event.error().retriable():
+            raise self._kafka.refuse(event.error())
+        return {}
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -208,25 +256,33 @@ class Reader:
 
 
 class Producer:
-    """Writes messages, each acknowledged by all replicas before `send` returns."""
+    """Writes messages, each by itself, acknowledged by all replicas before `send` returns."""
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
-        self._producer = kafka.made(client.Producer, WRITING)
+        self._producer = kafka.made(
+            client.Producer,
+            WRITING,
+            **{"message.max.bytes": _MESSAGE_BYTES, "batch.num.messages": 1},
+        )
 
     def send(self, topic: str, messages: Iterable[tuple[bytes | None, bytes]]) -> None:
-        """Write messages (key, value)."""
+        """Write messages (key, value). Those that the brokers do not take are left out: what a
+        message says must not stop a trigger.
+        """
         failed: list[Any] = []
-
-        def delivered(error: Any, _: Any) -> None:
-            if error is not None:
-                failed.append(error)
-
         for key, value in messages:
-            _produce(self._producer, topic, key, value, on_delivery=delivered)
-        if self._producer.flush(SECONDS) > 0 or failed:
+            try:
+                _produce(self._producer, topic, key, value, failed)
+            except client.KafkaException as problem:
+                failed.append(problem.args[0])
+        late = self._producer.flush(SECONDS) > 0
+        problems = [self._kafka.refuse(error) for error in failed]
+        waits = [problem for problem in problems if isinstance(problem, UnavailableError)]
+        if late or waits:
             self._producer.purge()
-            raise self._kafka.refuse(failed[0] if failed else client.KafkaError(_ERROR._TIMED_OUT))
+            self._producer.flush(SECONDS)
+            raise waits[0] if waits else self._kafka.refuse(client.KafkaError(_ERROR._TIMED_OUT))
 
 
 class Transactions:
@@ -235,15 +291,16 @@ class Transactions:
     def __init__(self, kafka: Kafka, name: str) -> None:
         self._kafka = kafka
         self._producer = kafka.made(client.Producer, WRITING | {"transactional.id": name})
-        with self._refusals():
+        with self._refusals([]):
             self._producer.init_transactions(3 * SECONDS)  # ends what another has left open
 
     def write(self, messages: Iterable[tuple[str, bytes, bytes]]) -> None:
         """Messages (topic, key, value) in one transaction."""
-        with self._refusals():
+        failed: list[Any] = []
+        with self._refusals(failed):
             self._producer.begin_transaction()
             for topic, key, value in messages:
-                _produce(self._producer, topic, key, value)
+                _produce(self._producer, topic, key, value, failed)
             self._producer.commit_transaction(3 * SECONDS)
 
     def close(self) -> None:
@@ -251,23 +308,30 @@ class Transactions:
         self._producer.purge()
 
     @contextmanager
-    def _refusals(self) -> Iterator[None]:
+    def _refusals(self, failed: list[Any]) -> Iterator[None]:
+        """What went wrong; if a message failed, that says more than its transaction."""
         try:
             yield
         except client.KafkaException as problem:
-            if problem.args[0].code() in _SHUT_OUT:
-                raise self._kafka.error(
-                    "Another process writes to Kafka for this pipeline. One writer at a time: stop"
-                    " the other one, then run again. The release is kept."
+            errors = [problem.args[0], *failed]
+            if any(error.code() in _SHUT_OUT for error in errors):
+                raise UnavailableError(
+                    "A transaction was cut off: it took too long, or another process writes for"
+                    " this pipeline. The release is kept."
                 ) from None
-            raise self._kafka.refuse(problem.args[0]) from None
+            raise self._kafka.refuse(errors[-1]) from None
 
 
-def _produce(producer: Any, topic: str, key: bytes | None, value: bytes, **options: Any) -> None:
-    """Queue a message, when there is room."""
+def _produce(producer: Any, topic: str, key: bytes | None, value: bytes, failed: list[Any]) -> None:
+    """Queue a message, when there is room; `failed` gets its error if it does not arrive."""
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            failed.append(error)
+
     while True:
         try:
-            producer.produce(topic, value, key, **options)
+            producer.produce(topic, value, key, on_delivery=delivered)
             return
         except BufferError:
             producer.poll(_PATIENCE)

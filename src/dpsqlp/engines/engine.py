@@ -117,12 +117,17 @@ class Engine(ABC):
     def finished(self) -> bool:
         """Whether the last trigger has run, and its release is published."""
         ran = self.schedule.last is not None and self.next_trigger > self.schedule.last
-        return ran and self._unpublished is None
+        return ran and self.published
+
+    @property
+    def published(self) -> bool:
+        """Whether the sink has the release of the last trigger."""
+        return self._unpublished is None
 
     @property
     def due(self) -> int | None:
         """When the next step is to be made; None: at once."""
-        if self.schedule.on_event_time or self._unpublished is not None:
+        if self.schedule.on_event_time or not self.published:
             return None
         return self.schedule.due(self.next_trigger)
 

@@ -62,7 +62,7 @@ def is_done(engine: Engine) -> bool:
     if engine.finished:
         return True
     ended = isinstance(engine.source, StandardInput) and engine.source.exhausted
-    return ended and engine.journal.pending() is None
+    return ended and engine.published and engine.journal.pending() is None
 
 
 def _moment(engine: Engine, pause: _Pause | None) -> int | None:

@@ -27,6 +27,7 @@ class KafkaSink(Sink):
         self._topic = str(options.get("topic", name))
         self._markers = str(options.get("markers", f"{self._topic}.triggers"))
         self._pipeline, self._keys = "", list[str]()
+        self._kafka: Kafka | None = None
         self._transactions: Transactions | None = None
         self._published: int | None = None  # the last trigger that is out
 
@@ -39,6 +40,7 @@ class KafkaSink(Sink):
         try:
             transactions = self._begin()
             if self._published is not None and trigger <= self._published:
+                self._check_order(trigger, self._published)
                 return
             marker = json.dumps({"trigger": trigger, "rows": release.num_rows}).encode()
             keys = lines(release.select(["window_start", "window_end", *self._keys]))
@@ -57,21 +59,36 @@ class KafkaSink(Sink):
         if self._transactions is not None:
             self._transactions.close()
             self._transactions = None
+        if self._kafka is not None:
+            self._kafka.close()
+            self._kafka = None
 
     def _begin(self) -> Transactions:
         """A connection; at its start, the last trigger that is out."""
         if self._transactions is None:
-            kafka = Kafka(self._options, SinkError)
+            kafka = self._kafka = Kafka(self._options, SinkError)
             kafka.create(self._topic, -1, {})
             kafka.create(self._markers, 1, {"cleanup.policy": "compact"})
-            self._transactions = Transactions(kafka, f"dpsqlp-{self._pipeline}-{self._topic}")
+            transactions = Transactions(kafka, f"dpsqlp-{self._pipeline}-{self._topic}")
             self._published = self._last_marker(kafka)
+            self._transactions = transactions
         return self._transactions
 
+    def _check_order(self, trigger: int, published: int) -> None:
+        """Only the last release is given again."""
+        if trigger < published:
+            raise SinkError(
+                f"Trigger {published} of this pipeline is in Kafka, and {trigger} is to be"
+                " published: another process is ahead, or the state is an old copy. Stop the other"
+                " one, or bring back the newest state."
+            )
+
     def _last_marker(self, kafka: Kafka) -> int | None:
+        """The last trigger that is out. An open transaction may hide it, and is waited for."""
         topic = kafka.topic(self._markers)
         assert topic is not None
-        firsts, ends = kafka.offsets(topic, end=False), kafka.offsets(topic, end=True)
+        firsts = kafka.offsets(topic, end=False)
+        ends = kafka.offsets(topic, end=True, committed=False)
         reader = Reader(kafka)
         try:
             batches = list(reader.read(topic.name, [(p, firsts[p], ends[p]) for p in ends]))

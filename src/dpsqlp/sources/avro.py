@@ -51,7 +51,7 @@ def _column(field: Any, records: list[Any]) -> pa.Array:
     """One field of all records; a text where it has no single type."""
     kind = arrow_type(field["type"])
     values = [record[field["name"]] for record in records]
-    if kind is None:
+    if kind is None or kind == pa.string():
         kind, values = pa.string(), [_text(value) for value in values]
     try:
         return pa.array(values, kind)
@@ -60,7 +60,10 @@ def _column(field: Any, records: list[Any]) -> pa.Array:
 
 
 def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, default=str)
+    if value is None or isinstance(value, str):
+        return value
+    as_json = isinstance(value, bool | int | float | list | dict)
+    return json.dumps(value, default=str) if as_json else str(value)
 
 
 def _fitting(value: Any, kind: pa.DataType) -> Any:

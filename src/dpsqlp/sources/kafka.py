@@ -13,6 +13,7 @@ it as unprotected. Dead letters are private records: they go only where the oper
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsqlp.clients.kafka import Kafka, Producer, Reader, Topic
-from dpsqlp.errors import SourceError, UnavailableError
+from dpsqlp.errors import PlanError, SourceError, UnavailableError
 from dpsqlp.sources.base import Source, check_size, declared_schema, json_columns
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import OptionValue, SourceDef
@@ -52,6 +53,7 @@ class KafkaSource(Source):
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """What each partition has now, from where it was read to."""
         topic = self._found(position)
+        self._dead_letters.check()
         ends = self._kafka.offsets(topic, end=True)
         known = position["offsets"] if topic.id == position["topic"] else {}
         if self._latest and position["topic"] is None:
@@ -61,11 +63,7 @@ class KafkaSource(Source):
         ranges = []
         for partition, end in sorted(ends.items()):
             first = known.get(str(partition), firsts[partition])
-            if first > end:
-                raise SourceError(
-                    f"The topic {self._topic} has fewer records than were read from it: its brokers"
-                    " have lost some. Bring them back, or begin a new pipeline, which spends again."
-                )
+            self._check_end(first, end)
             if first < firsts[partition]:
                 self._check_gap()
                 first = firsts[partition]
@@ -76,8 +74,9 @@ class KafkaSource(Source):
         """The position after a range."""
         if records is None:
             return position
-        offsets = {str(partition): end for partition, _, end in records["ranges"]}
-        return {"topic": records["topic"], "offsets": offsets}
+        known = position["offsets"] if position["topic"] == records["topic"] else {}
+        read = {str(partition): end for partition, _, end in records["ranges"]}
+        return {"topic": records["topic"], "offsets": known | read}
 
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a table of the source's name."""
@@ -89,6 +88,7 @@ class KafkaSource(Source):
     def close(self) -> None:
         """Let go of the connection."""
         self._reader.close()
+        self._kafka.close()
 
     def _found(self, position: Any) -> Topic:
         topic = self._kafka.topic(self._topic)
@@ -98,6 +98,13 @@ class KafkaSource(Source):
         if position["topic"] is None:
             raise SourceError(f"{text}, or correct the option topic.")
         raise UnavailableError(f"{text} again. Nothing is lost that was read before.")
+
+    def _check_end(self, read: int, end: int) -> None:
+        if read > end:
+            raise SourceError(
+                f"The topic {self._topic} has fewer records than were read from it: its brokers"
+                " have lost some. Bring them back, or begin a new pipeline, which spends again."
+            )
 
     def _check_gap(self) -> None:
         if not self._skips:
@@ -119,17 +126,24 @@ class KafkaSource(Source):
             letters += [messages[place] for place in bad]
             size = check_size(size + table.nbytes)
             yield table
-        self.undecodable += len(letters)
-        self._dead_letters.send(records["trigger"], letters)
+        self._dead_letters.send(records, letters)
+        self.undecodable += len(letters) + self._reader.broken
+        self._reader.broken = 0
 
     def _ranges(self, records: Any) -> list[tuple[int, int, int]]:
         """The ranges of a trigger, less what the brokers have deleted since."""
         topic = self._found(records)
-        firsts = self._kafka.offsets(topic, end=False)
         if topic.id != records["topic"]:  # made again: nothing of the old one is left
-            firsts = {partition: end for partition, _, end in records["ranges"]}
+            if any(first < end for _, first, end in records["ranges"]):
+                self._check_gap()
+            return []
+        firsts = self._kafka.offsets(topic, end=False)
+        ends = self._kafka.offsets(topic, end=True)
         ranges = []
         for partition, first, end in records["ranges"]:
+            if partition not in ends:
+                raise UnavailableError(f"A partition of the topic {self._topic} is away.")
+            self._check_end(end, ends[partition])
             if first < min(firsts[partition], end):
                 self._check_gap()
             ranges.append((partition, min(max(first, firsts[partition]), end), end))
@@ -141,23 +155,35 @@ class DeadLetters:
 
     def __init__(self, kafka: Kafka, options: Mapping[str, OptionValue], folder: Path) -> None:
         path = options.get("dead_letters")
-        self._storage = None if path is None else LocalStorage(folder / str(path))
+        self._folder = None if path is None else folder / str(path)
         self._topic = options.get("dead_letter_topic")
         self._kafka = kafka
         self._producer: Any = None
 
-    def send(self, trigger: int, messages: Sequence[Any]) -> None:
-        """Keep a trigger's dead letters, durably. A trigger that is run again sends them again; in
-        the folder they replace themselves.
+    def check(self) -> None:
+        """Refuse a topic that is not there while that says nothing about records."""
+        if self._topic is not None and self._producer is None:
+            if self._kafka.topic(str(self._topic)) is None:
+                raise SourceError(
+                    f"The Kafka brokers {self._kafka.brokers} have no topic {self._topic} for dead"
+                    " letters. Create it, or correct the option dead_letter_topic."
+                )
+            self._producer = Producer(self._kafka)
+
+    def send(self, records: Any, messages: Sequence[Any]) -> None:
+        """Keep a range's dead letters, durably. A trigger that is run again sends them again; in
+        the folder they replace themselves, and no others.
         """
         if not messages:
             return
-        if self._storage is not None:
+        if self._folder is not None:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mark = hashlib.sha256(json.dumps(records).encode()).hexdigest()[:12]
             lines = [json.dumps(_letter(message)) + "\n" for message in messages]
-            self._storage.put(f"trigger-{trigger:012d}.jsonl", ["".join(lines).encode()])
+            name = f"trigger-{records['trigger']:012d}-{mark}.jsonl"
+            LocalStorage(self._folder).put(name, ["".join(lines).encode()])
         if self._topic is not None:
-            if self._producer is None:
-                self._producer = Producer(self._kafka)
+            self.check()
             self._producer.send(str(self._topic), [(m.key(), m.value()) for m in messages])
 
 
@@ -189,6 +215,10 @@ class JsonDecoder:
         self._schema = schema
         self._columns = json_columns(source.columns)
         self._database = connect(config={"threads": 1})
+        try:
+            self([b"{}"])
+        except duckdb.Error as problem:
+            raise PlanError(f"A column cannot be read from JSON: {problem}") from None
 
     def __call__(self, values: list[bytes]) -> tuple[pa.Table, list[int]]:
         """The records, and the places of what is no JSON object."""
