@@ -191,7 +191,9 @@ class Answers:
         sinks = [self._health(history) for history in self._fresh()]
         order = ["failed", "late", "stopped", "running", "finished", "unknown"]
         worst = min((sink["status"] for sink in sinks), key=order.index, default="unknown")
-        return {"status": worst, "now": _iso(self._now()), "sinks": sinks}
+        operator = self._operator_state is not None
+        now = _iso(self._now())
+        return {"status": worst, "now": now, "operator_metrics": operator, "sinks": sinks}
 
     def operator(self, name: str) -> dict[str, Any]:
         """What the operator switched on. Not private."""

@@ -128,6 +128,7 @@ _SCHEMAS: dict[str, Schema] = {
     "Health": _object(
         status=_ref("Status"),
         now=_TIME,
+        operator_metrics={"type": "boolean"},
         sinks=_list(
             _object(
                 name=_TEXT,

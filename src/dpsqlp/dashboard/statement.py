@@ -22,7 +22,7 @@ def plain_words(name: str, numbers: dict[str, Any]) -> list[Section]:
         {"title": "Who is protected", "sentences": _who(unit, numbers)},
         {"title": "From what", "sentences": _what(name, unit)},
         {"title": "How much", "sentences": _how_much(unit, numbers)},
-        {"title": "What you see", "sentences": _seen(numbers)},
+        {"title": "What you see", "sentences": _seen(unit, numbers)},
         {"title": "What is not promised", "sentences": _not_promised(unit, numbers)},
     ]
 
@@ -32,6 +32,10 @@ def guess_percent(numbers: dict[str, Any]) -> int:
     apart: float = 2 * NormalDist().cdf(numbers["nu"] / 2) - 1
     apart += numbers["delta_threshold"] + math.expm1(numbers["epsilon_float"])
     return min(math.ceil(100 * (0.5 + apart / 2)), 100)
+
+
+def _short(number: float) -> str:
+    return f"{float(f'{number:.3g}'):,.0f}" if 100 <= number < 1e15 else f"{number:.3g}"
 
 
 def _unit(numbers: dict[str, Any]) -> str:
@@ -70,14 +74,14 @@ def _how_much(unit: str, numbers: dict[str, Any]) -> list[str]:
         " seeing everything.",
         f"In the language of reviewers this is ({epsilon:g}, {delta:g})-differential privacy: one"
         f" {unit} changes the odds of anything that can be seen by at most a factor of"
-        f" {math.exp(epsilon):.3g}, but for a probability of {delta:g}.",
+        f" {_short(math.exp(epsilon))}, but for a chance of 1 in {_short(1 / delta)}.",
         f"It is reached by noise in every number, and by counting at most"
         f" {caps['max_rows_contributed']} records of each {unit}"
         f" ({caps['max_rows_per_group']} for one key in one window).",
     ]
 
 
-def _seen(numbers: dict[str, Any]) -> list[str]:
+def _seen(unit: str, numbers: dict[str, Any]) -> list[str]:
     sentences = [
         "Every value is shown with a bar of two standard deviations of its noise: the"
         " exact value of what was counted lies inside about 19 times out of 20."
@@ -87,8 +91,8 @@ def _seen(numbers: dict[str, Any]) -> list[str]:
         low, high = min(selection["thresholds"]), max(selection["thresholds"])
         span = f"{low}" if low == high else f"{low} to {high}"
         sentences.append(
-            f"A key appears only once enough different people stand behind it (about {span},"
-            " by trigger, with noise). A key that is missing may have few, or none."
+            f"A key appears only once it has enough different {unit} (about {span}, by trigger,"
+            " with noise). A key that is missing may have few, or none."
         )
     elif numbers["keys"]:
         sentences.append("The list of keys is public: all are shown at every trigger.")
