@@ -90,11 +90,16 @@ def write_events(folder: Path, rare: Sequence[str] = ()) -> None:
 
 
 def replay(
-    folder: Path, sink: str = "connector = 'parquet', path = 'out'", triggers: int | None = None
+    folder: Path,
+    sink: str = "connector = 'parquet', path = 'out'",
+    triggers: int | None = None,
+    names: Sequence[str] = ("popular", "total"),
 ) -> Path:
-    """Run the script over the events, releases kept; the state."""
+    """Run sinks of the script over the events, releases kept; the state."""
     state = folder / "state"
     for chosen in compile_script(SQL.format(sink=sink), folder=str(folder)).sinks:
+        if chosen.name not in names:
+            continue
         kept = Kept(make_sink(chosen.name, chosen.options, folder), state, chosen.name)
         engine = open_engine(
             chosen, state=state, secret=folder / "secret", folder=folder, output=kept
@@ -123,7 +128,7 @@ def live_run(folder: Path, *options: str, **environment: str) -> Iterator[str]:
         env=os.environ | environment,
         text=True,
     )
-    ended = threading.Event()
+    ended, helpers = threading.Event(), []
     try:
         assert process.stderr is not None
         address = None
@@ -133,13 +138,22 @@ def live_run(folder: Path, *options: str, **environment: str) -> Iterator[str]:
                 address = found[0]
                 break
         assert address is not None, "no address was printed"
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        threading.Thread(target=_feed, args=(process, ended), daemon=True).start()
+        helpers = [
+            threading.Thread(target=process.stderr.read),
+            threading.Thread(target=_feed, args=(process, ended)),
+        ]
+        for helper in helpers:
+            helper.start()
         yield address
     finally:
         ended.set()
         process.terminate()
         process.wait(30)
+        for helper in helpers:
+            helper.join(10)
+        with suppress(OSError):
+            process.stdin.close()  # type: ignore[union-attr]
+        process.stderr.close()  # type: ignore[union-attr]
 
 
 def _feed(process: subprocess.Popen[str], ended: threading.Event) -> None:
