@@ -1,4 +1,4 @@
-"""The page shows released values alone. Each test here was seen to fail on a page that shows more."""
+"""The page shows released values alone. Each test was seen to fail on a page that shows more."""
 
 from __future__ import annotations
 

@@ -84,6 +84,7 @@ def test_oversized_requests_are_refused(ran: Path) -> None:
     assert asked.get(f"{SINK}/keys?search={'x' * room}").status_code == 400
     assert asked.get(f"{SINK}/keys?search={'x' * (room + 1)}").status_code == 414
     assert asked.get("/" + "a" * ADDRESS_MAX).status_code == 414
+    assert asked.get("/", headers={"X": "x" * 20_000}).status_code == 431
     assert asked.request("GET", "/api/v1/sinks", content=b"x" * 100).status_code == 413
     assert asked.request("GET", "/api/v1/sinks", content=iter([b"x"])).status_code == 413
 

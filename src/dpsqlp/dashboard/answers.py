@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dpsqlp.dashboard.about import About, Window
 from dpsqlp.dashboard.history import History, as_number
-from dpsqlp.dashboard.kept import OPERATOR, STATUS
+from dpsqlp.dashboard.kept import OPERATOR, STATUS, Status
 from dpsqlp.dashboard.origins import Origin
 from dpsqlp.dashboard.release import Selection, number
 from dpsqlp.dashboard.statement import guess_percent, plain_words
@@ -100,7 +100,7 @@ class Answers:
         start = as_number(window.start_us)
         order = listing.order or next(iter(columns.aggregates), "key")
         if order != "key" and order not in columns.aggregates:
-            raise WrongError("`order` is `key` or the name of an aggregate.")
+            raise MissingError("There is no aggregate of this name to order by.")
         selection = Selection(start, listing.search, order, listing.descending)
         rows = release.select(selection)
         first = (listing.page - 1) * listing.size
@@ -189,7 +189,7 @@ class Answers:
     def health(self) -> dict[str, Any]:
         """Last commit, next trigger, whether it runs: by public time."""
         sinks = [self._health(history) for history in self._fresh()]
-        order = ["failed", "late", "stopped", "running", "finished", "unknown"]
+        order = ["failed", "waiting", "late", "stopped", "running", "finished", "unknown"]
         worst = min((sink["status"] for sink in sinks), key=order.index, default="unknown")
         operator = self._operator_state is not None
         now = _iso(self._now())
@@ -295,7 +295,7 @@ def _status(history: History) -> str:
         status = json.loads((history.folder / STATUS).read_bytes())["status"]
     except (FileNotFoundError, ValueError, KeyError):
         return "unknown"
-    return status if status in ("running", "finished", "stopped", "failed") else "unknown"
+    return status if status in get_args(Status) else "unknown"
 
 
 def _window(window: Window) -> dict[str, Any]:

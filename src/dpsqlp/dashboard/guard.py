@@ -13,7 +13,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-ADDRESS_MAX = 2048  # bytes of path and query
+ADDRESS_MAX = 8192  # bytes of path and query: two texts of the longest, with every byte escaped
+HEADERS_MAX = 16_384  # bytes of all of them
 PROTECTED = ("/api/", "/openapi.json", "/metrics")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _HEADERS = {
@@ -74,6 +75,8 @@ class Guard:
             return 413, "A request has no body here."
         if len(scope["raw_path"] or b"") + len(scope["query_string"]) > ADDRESS_MAX:
             return 414, f"An address has at most {ADDRESS_MAX} bytes."
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_MAX:
+            return 431, f"Headers have at most {HEADERS_MAX} bytes."
         if not self._is_own(headers.get(b"host", b"")):
             return 421, "This server has another name. Use the address that it printed."
         if scope["path"].startswith(PROTECTED) and not self._may(headers):

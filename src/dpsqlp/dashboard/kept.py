@@ -28,11 +28,11 @@ from dpsqlp.state.storage import LocalStorage
 SUFFIX = ".releases"
 STATUS = "status.json"
 OPERATOR = "operator.json"
-Status = Literal["running", "finished", "stopped", "failed"]
+Status = Literal["running", "waiting", "finished", "stopped", "failed"]
 _ROW_GROUP = 8192  # rows come in the order of keys: one key's course reads one group of each file
 
 
-class Kept:
+class Kept(Sink):
     """A sink that also keeps what it is given."""
 
     def __init__(self, sink: Sink, state: Path, name: str) -> None:
@@ -40,6 +40,11 @@ class Kept:
         self._sink = sink
         self._name = name
         self._storage = LocalStorage(self.folder)
+        self._said: Status | None = None
+
+    def open(self, pipeline: str) -> None:
+        """Say whose releases they will be."""
+        self._sink.open(pipeline)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Publish a release, then keep it: the page never shows more than the sink has."""
@@ -47,6 +52,10 @@ class Kept:
         buffer = io.BytesIO()
         pq.write_table(release, buffer, compression="zstd", row_group_size=_ROW_GROUP)
         self._storage.put(f"trigger-{trigger:012d}.parquet", [buffer.getbuffer()])
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._sink.close()
 
     def describe(self, engine: Engine) -> None:
         """Say what is kept here. Releases of another pipeline are not mixed with these."""
@@ -63,7 +72,9 @@ class Kept:
 
     def say(self, status: Status) -> None:
         """Whether the run goes on. An error's text may name files: it stays in the log."""
-        self._storage.put(STATUS, [json.dumps({"status": status}).encode()])
+        if status != self._said:
+            self._storage.put(STATUS, [json.dumps({"status": status}).encode()])
+            self._said = status
 
 
 class OperatorLog:

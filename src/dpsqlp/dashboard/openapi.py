@@ -144,7 +144,7 @@ _SCHEMAS: dict[str, Schema] = {
     ),
     "Status": {
         "type": "string",
-        "enum": ["running", "late", "stopped", "failed", "finished", "unknown"],
+        "enum": ["running", "waiting", "late", "stopped", "failed", "finished", "unknown"],
     },
     "Operator": _object(
         not_private={"const": True},

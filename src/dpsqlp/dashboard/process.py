@@ -24,7 +24,6 @@ from dpsqlp.errors import DpsqlpError, PlanError
 
 PORT = 8630
 TOKEN_VARIABLE = "DPSQLP_DASHBOARD_TOKEN"  # noqa: S105  its name
-_HEAD_BYTES_MAX = 16_384
 _CONNECTIONS_MAX = 200
 _ENDING_SECONDS = 5
 
@@ -108,7 +107,7 @@ def serve(
 
     from dpsqlp.dashboard.answers import Answers
     from dpsqlp.dashboard.app import make_app
-    from dpsqlp.dashboard.guard import LOOPBACK, Policy
+    from dpsqlp.dashboard.guard import HEADERS_MAX, LOOPBACK, Policy
     from dpsqlp.dashboard.origins import find_origins
     from dpsqlp.engines.clock import SystemClock
 
@@ -129,7 +128,7 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
+            h11_max_incomplete_event_size=HEADERS_MAX,
             limit_concurrency=_CONNECTIONS_MAX,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,

@@ -11,6 +11,7 @@ from dpsqlp.dashboard.kept import Kept, OperatorLog
 from dpsqlp.dashboard.process import TOKEN_VARIABLE, Settings, beside, check_installed
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.together import is_done
+from dpsqlp.errors import UnavailableError
 from dpsqlp.sinks.base import Sink
 
 
@@ -53,7 +54,9 @@ class Watching:
         if name in self._logs:
             self._logs[name].begin()
 
-    def report(self, name: str, progress: Progress) -> None:
-        """A trigger of a sink has run."""
-        if name in self._logs:
-            self._logs[name].report(progress)
+    def report(self, name: str, what: Progress | UnavailableError) -> None:
+        """A trigger of a sink has run, or waits for a server."""
+        waiting = isinstance(what, UnavailableError)
+        self._kept[name].say("waiting" if waiting else "running")
+        if name in self._logs and not isinstance(what, UnavailableError):
+            self._logs[name].report(what)

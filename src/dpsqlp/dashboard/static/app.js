@@ -10,7 +10,7 @@ import { healthView } from "./health.js";
 
 const VIEWS = { keys: keysView, key: courseView, windows: windowsView, promise: promiseView, health: healthView };
 const TITLES = { keys: "Keys", key: "One key", windows: "Windows", promise: "Promise", health: "Health" };
-const STATUS = { running: "running", late: "late", stopped: "stopped", failed: "failed", finished: "finished", unknown: "no clock" };
+const STATUS = { running: "running", late: "late", waiting: "waiting", stopped: "stopped", failed: "failed", finished: "finished", unknown: "no clock" };
 const SHORTEST_MS = 1000;
 const LONGEST_MS = 30_000;
 const WORST_MS = 60_000;
@@ -176,7 +176,7 @@ function showSinks() {
 // How long until there may be something new: by the grid where there is one.
 function pause() {
   if (state.failures) return Math.min(SHORTEST_MS * 2 ** state.failures, WORST_MS);
-  const running = state.health.sinks.filter(({ status }) => ["running", "late", "unknown"].includes(status));
+  const running = state.health.sinks.filter(({ status }) => ["running", "waiting", "late", "unknown"].includes(status));
   if (!running.length) return LONGEST_MS;
   const due = running.map(({ next_due: next }) => (next ? Date.parse(next) - Date.parse(state.health.now) + 500 : 2000));
   return Math.min(Math.max(Math.min(...due), SHORTEST_MS), LONGEST_MS);

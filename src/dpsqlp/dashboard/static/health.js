@@ -4,12 +4,15 @@ import { h, moment, number } from "./dom.js";
 
 const WORDS = {
   running: "Running. Triggers come when they are due.",
+  waiting: "A server that the pipeline reads from or writes to does not answer. It is asked again; nothing is lost.",
   late: "A trigger is overdue. Look at the log of the pipeline, and whether it still runs.",
   stopped: "Stopped. The same command goes on from there.",
   failed: "Ended with an error. The log of the pipeline says which; nothing is half done.",
   finished: "Finished: the last trigger has run.",
   unknown: "What is served here does not say whether a pipeline still writes to it.",
 };
+
+const ERRORS = { failed: "the last run ended with one", waiting: "a server does not answer" };
 
 export async function healthView(context) {
   const { health, sink } = context;
@@ -34,7 +37,7 @@ function cards(health) {
       sink.seconds_since_due === null ? null : ["Since then", span(sink.seconds_since_due)],
       ["Next trigger", next(sink, health)],
       sink.triggers_run === null ? null : ["Triggers run", `${number(sink.triggers_run)}${sink.triggers_in_all === null ? "" : ` of ${number(sink.triggers_in_all)}`}`],
-      ["Errors", sink.status === "failed" ? "the last run ended with one" : "none reported"],
+      ["Errors", ERRORS[sink.status] ?? "none reported"],
     ].filter(Boolean);
     return h("section", { class: "card" },
       h("h2", {}, sink.name, " ", h("span", { class: "pill", "data-status": sink.status }, sink.status)),
