@@ -69,7 +69,7 @@ demo: $(STAMP) ## A day of page views as a live private table, beside the truth
 	$(BIN)/dpsqlp demo
 
 screenshots: $(STAMP) services ## The pictures of the page in docs/images
-	$(BIN)/python docs/screenshots.py
+	$(BIN)/python tests/dashboard/screenshots.py
 
 mutants: services $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
 	$(BIN)/python tests/mutants/run.py

@@ -1,4 +1,4 @@
-"""Every view in a browser, while a pipeline runs, with keys that would like to be more than text."""
+"""Every view in a browser, while a pipeline runs, with keys that would rather be markup."""
 
 from __future__ import annotations
 
@@ -202,9 +202,10 @@ def test_a_course_has_its_noise_band(browser: Browser, address: str) -> None:
         expect(page.locator(".legend")).to_contain_text("± 2 standard deviations")
         expect(page.locator(".readout")).to_contain_text("±")
         painted = page.evaluate(
-            "() => { const c = document.querySelector('.chart canvas'); const d = c.getContext('2d')"
-            ".getImageData(0, 0, c.width, c.height).data; let n = 0; for (let i = 3; i < d.length;"
-            " i += 4) if (d[i] > 20 && d[i] < 80) n++; return n }"
+            "() => { const c = document.querySelector('.chart canvas');"
+            " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            " let n = 0; for (let i = 3; i < d.length; i += 4) if (d[i] > 20 && d[i] < 80) n++;"
+            " return n }"
         )
         assert painted > 500  # the band is translucent
         page.click("summary")

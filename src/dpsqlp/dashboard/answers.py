@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
+
+import duckdb
 
 from dpsqlp.dashboard.about import About, Window
 from dpsqlp.dashboard.history import History, as_number
@@ -53,15 +56,23 @@ class Answers:
         self._now = now
         self._operator_state = operator_state
 
-    def version(self) -> tuple[int | None, ...]:
-        """Changes when there is something new to answer."""
-        return tuple(history.refresh() for history in self._histories)
+    def version(self) -> tuple[int, ...] | None:
+        """Changes when there is something new to answer; None while that is coming in.
+
+        Unlike all else here, it may be asked for at any time.
+        """
+        changes = [history.changed() for history in self._histories]
+        return None if None in changes else tuple(change for change in changes if change)
+
+    def warm(self) -> None:
+        """Read what is asked for first."""
+        for name in self.names():
+            with suppress(duckdb.Error):  # said when it is asked for
+                self.keys(name, Listing())
 
     def names(self) -> list[str]:
         """The sinks."""
-        for history in self._histories:
-            history.refresh()
-        return [history.name for history in self._histories]
+        return [history.name for history in self._fresh()]
 
     def sinks(self) -> dict[str, Any]:
         """All sinks in short."""
@@ -217,7 +228,8 @@ class Answers:
         }
 
     def _fresh(self) -> list[History]:
-        self.version()
+        for history in self._histories:
+            history.refresh()
         return self._histories
 
     def _history(self, name: str) -> History:

@@ -172,15 +172,19 @@ class _Served:
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
-        self._known: Remembered[str, tuple[Any, bytes, str]] = Remembered(_ANSWERS)
+        self._known: Remembered[bytes, tuple[Any, bytes, str]] = Remembered(_ANSWERS)
         self._one: anyio.CapacityLimiter | None = None
 
     def route(self, path: str, answer: Answer, *, remember: bool = True) -> Route:
         async def endpoint(request: Request) -> Response:
             self._one = self._one or anyio.CapacityLimiter(1)
+            version = self._answers.version()
+            known = self._known.recall(_address(request)) if remember and version else None
+            if known is not None and known[0] == version:
+                return _tagged(request, *known[1:], _JSON)
             try:
                 body, tag = await anyio.to_thread.run_sync(
-                    self._body, request, answer, remember, limiter=self._one
+                    lambda: _encoded(answer(Parameters(request))), limiter=self._one
                 )
             except MissingError as missing:
                 return problem(404, str(missing))
@@ -190,23 +194,16 @@ class _Served:
                 # The kind of error alone is logged: its text might hold what was asked for.
                 print(f"The page failed: {type(error).__name__} at {path}.", file=sys.stderr)
                 return problem(500, "This could not be answered. Try again.")
+            if remember and version:
+                self._known.keep(_address(request), (version, body, tag))
             kind = metrics.MEDIA_TYPE if path == "/metrics" else _JSON
             return _tagged(request, body, tag, kind)
 
         return Route(path, endpoint)
 
-    def _body(self, request: Request, answer: Answer, remember: bool) -> tuple[bytes, str]:
-        asked = Parameters(request)
-        if not remember:
-            return _encoded(answer(asked))
-        version = self._answers.version()
-        address = str(request.url.path) + "?" + request.url.query
-        known = self._known.recall(address)
-        if known is not None and known[0] == version:
-            return known[1], known[2]
-        body, tag = _encoded(answer(asked))
-        self._known.keep(address, (version, body, tag))
-        return body, tag
+
+def _address(request: Request) -> bytes:
+    return bytes(request.scope["raw_path"]) + b"?" + bytes(request.scope["query_string"])
 
 
 def _encoded(answer: Any) -> tuple[bytes, str]:

@@ -76,6 +76,9 @@ class History:
         self._origin = origin
         self._database = duckdb.connect(config={"threads": 1, "memory_limit": "512MB"})
         self._database.execute("SET TimeZone = 'UTC'")
+        self._database.sql(
+            "SELECT 1"
+        ).to_arrow_table()  # loads Arrow now, not at the first question
         self.folder: Path | None = None
         self._listed: int | None = None
         self._files: dict[int, Path] = {}
@@ -92,16 +95,21 @@ class History:
         """What is public of the pipeline, where it was kept."""
         return self._about
 
+    def changed(self) -> int | None:
+        """When something new came; None if that was just now, and more may be coming."""
+        found = self._origin.watched().stat().st_mtime_ns
+        return found if time.time_ns() - found > _SETTLED_NS else None
+
     def refresh(self) -> int | None:
         """See what is there now; the last trigger."""
-        folder = self.folder = self._origin.folder()
-        changed = folder.stat().st_mtime_ns
-        if changed != self._listed:
+        changed = self.changed()
+        if changed is None or changed != self._listed:
+            folder = self.folder = self._origin.folder()
             self._files = trigger_files(folder, "parquet")
             self.triggers = sorted(self._files)
             self._about = About.read(folder)
             self.name = self._origin.name if self._about is None else self._about.name
-            self._listed = changed if time.time_ns() - changed > _SETTLED_NS else None
+            self._listed = changed
         return self.triggers[-1] if self.triggers else None
 
     def windows(self) -> list[Window]:

@@ -35,6 +35,9 @@ class Origin(Protocol):
     def name(self) -> str:
         """What the sink is called."""
 
+    def watched(self) -> Path:
+        """The file or folder whose time of change tells that there is something new."""
+
     def folder(self) -> Path:
         """A folder with one Parquet file for each trigger, brought up to date."""
 
@@ -49,6 +52,10 @@ class ParquetFolder:
     def name(self) -> str:
         """What the sink is called."""
         return self.path.resolve().name.removesuffix(SUFFIX)
+
+    def watched(self) -> Path:
+        """The folder itself."""
+        return self.path
 
     def folder(self) -> Path:
         """The folder itself."""
@@ -66,6 +73,10 @@ class JsonLinesFolder:
     def name(self) -> str:
         """What the sink is called."""
         return self.path.resolve().name
+
+    def watched(self) -> Path:
+        """The folder of JSON Lines."""
+        return self.path
 
     def folder(self) -> Path:
         """Parquet files of all triggers there are."""
@@ -90,6 +101,10 @@ class DuckDbTable:
         self._path = path
         self._cache = cache
         self._seen: tuple[int, int] | None = None
+
+    def watched(self) -> Path:
+        """The DuckDB file."""
+        return self._path
 
     def folder(self) -> Path:
         """Parquet files of all triggers there are."""

@@ -63,7 +63,8 @@ def listen(settings: Settings) -> socket.socket:
     ports = [PORT, 0] if settings.port is None else [settings.port]
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     for port in ports:
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol named, asyncio turns off Nagle's delay, which costs 40 ms an answer.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((settings.host, port))
@@ -136,6 +137,7 @@ def serve(
         server = uvicorn.Server(config)
         if ended is not None:
             threading.Thread(target=_end, args=(server, ended), daemon=True).start()
+        answers.warm()
         ready()
         server.run(sockets=[bound])
 

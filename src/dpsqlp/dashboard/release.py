@@ -49,6 +49,7 @@ class Release:
     deviations: tuple[NDArray[np.float64] | None, ...]
     columns: Columns
     _orders: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    _scales: dict[int, list[list[float]]] = field(default_factory=dict)
     _found: dict[Selection, NDArray[np.int64]] = field(default_factory=dict)
 
     def select(self, selection: Selection) -> NDArray[np.int64]:
@@ -84,14 +85,16 @@ class Release:
 
     def scale(self, window: int) -> list[list[float]]:
         """The smallest and largest end of an error bar of each aggregate, zero included."""
-        inside = self.window == window
-        ends = []
-        for values, deviations in zip(self.values, self.deviations, strict=True):
-            around = 0.0 if deviations is None else 2 * deviations[inside]
-            low, high = values[inside] - around, values[inside] + around
-            low, high = low[np.isfinite(low)], high[np.isfinite(high)]
-            ends.append([float(min(low, default=0.0)), float(max(high, default=0.0))])
-        return [[min(low, 0.0), max(high, 0.0)] for low, high in ends]
+        scale = self._scales.get(window)
+        if scale is None:
+            inside = self.window == window
+            scale = self._scales[window] = []
+            for values, deviations in zip(self.values, self.deviations, strict=True):
+                around = 0.0 if deviations is None else 2 * deviations[inside]
+                low, high = values[inside] - around, values[inside] + around
+                low, high = low[np.isfinite(low)], high[np.isfinite(high)]
+                scale.append([float(low.min(initial=0.0)), float(high.max(initial=0.0))])
+        return scale
 
     def cells(self, row: int) -> list[dict[str, Any]]:
         """The released values of a row and their noise."""

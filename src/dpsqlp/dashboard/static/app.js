@@ -186,13 +186,15 @@ async function poll() {
   clearTimeout(state.timer);
   if (document.hidden) return;
   try {
+    const first = state.mark === "";
+    const news = first ? ask("/api/v1/sinks") : null; // at once: it is needed anyway
+    news?.catch(() => {}); // said below
     state.health = await ask("/api/v1/health");
     const mark = JSON.stringify(state.health.sinks.map((sink) => [sink.name, sink.last_trigger]));
     showStatus(state.health.status);
     if (mark !== state.mark) {
-      const first = state.mark === "";
       state.mark = mark;
-      state.sinks = (await ask("/api/v1/sinks")).sinks;
+      state.sinks = (await (news ?? ask("/api/v1/sinks"))).sinks;
       showSinks();
       await draw({ keepFocus: !first });
       const last = chosenSink()?.last_trigger;
