@@ -49,10 +49,15 @@ class Answers:
     """All answers, from the histories of the sinks. Used by one thread at a time."""
 
     def __init__(
-        self, origins: list[Origin], now: Callable[[], int], operator_state: Path | None = None
+        self,
+        origins: list[Origin],
+        now: Callable[[], int],
+        operator_state: Path | None = None,
+        look_seconds: float = 0.0,
     ) -> None:
-        """`now` gives microseconds; `operator_state` is where operator metrics may be read."""
-        self._histories = [History(origin) for origin in origins]
+        """`now` gives microseconds; `operator_state` is where operator metrics may be read; what is
+        new is looked for at most once in `look_seconds`."""
+        self._histories = [History(origin, look_seconds) for origin in origins]
         self._now = now
         self._operator_state = operator_state
 

@@ -7,6 +7,7 @@ change says so.
 from __future__ import annotations
 
 import bisect
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -23,13 +24,13 @@ from numpy.typing import NDArray
 from dpsqlp.dashboard.about import WINDOWS_MAX, About, Window
 from dpsqlp.dashboard.origins import Origin, trigger_files
 from dpsqlp.dashboard.release import WHOLE, Columns, Key, Release, identify
+from dpsqlp.sql.release import FIXED
 
 COURSE_MAX = 1000  # triggers in one key's course, the newest
 _SCANNED_MAX = 500  # files looked at for windows, where nothing says which there are
 _RELEASES = 8  # in memory, of one sink
 _COURSES = 256
 _KEYS = 20_000  # remembered by their short names
-_FIXED = ("window_start", "window_end", "trigger", "final", "window")
 _SETTLED_NS = 50_000_000  # a folder's time of change may be coarser than two changes
 _WHOLE = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT", "UBIGINT", "UINTEGER", "HUGEINT")
 K = TypeVar("K", bound=Hashable)
@@ -71,7 +72,8 @@ class Point:
 class History:
     """The releases of one sink. Used by one thread at a time."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, look_seconds: float) -> None:
+        """Looks for something new at most once in `look_seconds`."""
         self.name = origin.name
         self._origin = origin
         self._database = duckdb.connect(config={"threads": 1, "memory_limit": "512MB"})
@@ -80,6 +82,9 @@ class History:
             "SELECT 1"
         ).to_arrow_table()  # loads Arrow now, not at the first question
         self.folder: Path | None = None
+        self._look_seconds = look_seconds
+        self._looked = -math.inf
+        self._change: int | None = None
         self._listed: int | None = None
         self._files: dict[int, Path] = {}
         self._columns: Columns | None = None
@@ -97,8 +102,12 @@ class History:
 
     def changed(self) -> int | None:
         """When something new came; None if that was just now, and more may be coming."""
-        found = self._origin.watched().stat().st_mtime_ns
-        return found if time.time_ns() - found > _SETTLED_NS else None
+        now = time.monotonic()
+        if self._change is None or now - self._looked > self._look_seconds:
+            found = self._origin.watched().stat().st_mtime_ns
+            settled = time.time_ns() - found > _SETTLED_NS
+            self._change, self._looked = found if settled else None, now
+        return self._change
 
     def refresh(self) -> int | None:
         """See what is there now; the last trigger."""
@@ -239,7 +248,7 @@ class History:
         if self._about is not None:
             keys, aggregates = self._about.keys, self._about.aggregates
         else:
-            others = [name for name in types if name not in _FIXED]
+            others = [name for name in types if name not in (*FIXED, "window")]
             aggregates = tuple(name for name in others if f"{name}_sd" in types)
             deviations = {f"{name}_sd" for name in aggregates}
             keys = tuple(name for name in others if name not in {*aggregates, *deviations})

@@ -23,6 +23,7 @@ from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.pipeline import description
 from dpsqlp.errors import StateError
 from dpsqlp.sinks.base import Sink
+from dpsqlp.sql.release import FIXED
 from dpsqlp.state.storage import LocalStorage
 
 SUFFIX = ".releases"
@@ -50,7 +51,14 @@ class Kept(Sink):
         """Publish a release, then keep it: the page never shows more than the sink has."""
         self._sink.emit(trigger, release)
         buffer = io.BytesIO()
-        pq.write_table(release, buffer, compression="zstd", row_group_size=_ROW_GROUP)
+        repeated = [n for n in release.column_names if n in FIXED or n.endswith("_sd")]
+        pq.write_table(
+            release,
+            buffer,
+            compression="zstd",
+            row_group_size=_ROW_GROUP,
+            use_dictionary=repeated,  # keys and values seldom repeat: trying takes half the time
+        )
         self._storage.put(f"trigger-{trigger:012d}.parquet", [buffer.getbuffer()])
 
     def close(self) -> None:

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 
 from dpsqlp.dashboard.kept import SUFFIX
 from dpsqlp.errors import StateError
+from dpsqlp.sql.release import FIXED
 
 _FILE = re.compile(r"trigger-(\d{1,18})\.(parquet|jsonl)")
-_FIXED = {"window_start", "window_end", "trigger", "final"}
 _COPIES = 5  # attempts to copy a file that a pipeline is writing
 _PAUSE_SECONDS = 0.05
 
@@ -176,7 +176,7 @@ def _duckdb_tables(path: Path, cache: Path) -> list[Origin]:
     except duckdb.Error as error:
         raise StateError(f"{path} is no DuckDB file that can be read: {error}") from error
     copy.unlink()
-    names = [name for name, found in columns if set(found) >= _FIXED]
+    names = [name for name, found in columns if set(found) >= set(FIXED)]
     if not names:
         raise StateError(f"{path} has no table that a duckdb sink wrote. Give another file.")
     origins: list[Origin] = []

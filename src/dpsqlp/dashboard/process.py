@@ -25,6 +25,7 @@ from dpsqlp.errors import DpsqlpError, PlanError
 PORT = 8630
 TOKEN_VARIABLE = "DPSQLP_DASHBOARD_TOKEN"  # noqa: S105  its name
 _CONNECTIONS_MAX = 200
+_LOOK_SECONDS = 1.0  # a replay may release ten times a second; nobody reads that fast
 _ENDING_SECONDS = 5
 
 
@@ -118,7 +119,8 @@ def serve(
         anywhere = settings.host in ("0.0.0.0", "::") and not settings.names  # noqa: S104
         policy = Policy(settings.token, None if anywhere else hosts)
         state = path if settings.operator else None
-        answers = Answers(find_origins(path, Path(cache)), SystemClock().now, state)
+        origins = find_origins(path, Path(cache))
+        answers = Answers(origins, SystemClock().now, state, _LOOK_SECONDS)
         config = uvicorn.Config(
             make_app(answers, policy, operator=settings.operator),
             http="h11",
