@@ -75,7 +75,7 @@ def test_another_name_is_refused(ran: Path, host: str, welcome: bool) -> None:
 def test_nothing_can_be_changed(ran: Path, method: str) -> None:
     answer = client(ran / "state").request(method, f"{SINK}/keys")
     assert answer.status_code == 405
-    assert answer.headers["allow"] == "GET, HEAD"
+    assert answer.headers.get("allow") == "GET, HEAD"
 
 
 def test_oversized_requests_are_refused(ran: Path) -> None:
