@@ -41,7 +41,7 @@ def browser() -> Iterator[Browser]:
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         text = "The browser tests need Chromium. Install it, for example with `make services`."
-        if os.environ.get("CI") == "true":
+        if os.environ.get("CI"):
             pytest.fail(text)
         pytest.skip(text)
     with sync_playwright() as playwright:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -43,9 +44,9 @@ class Kept(Sink):
         self._storage = LocalStorage(self.folder)
         self._said: Status | None = None
 
-    def open(self, pipeline: str) -> None:
-        """Say whose releases they will be."""
-        self._sink.open(pipeline)
+    def open(self, pipeline: str, keys: Sequence[str]) -> None:
+        """Say whose releases they will be, and what tells their rows apart."""
+        self._sink.open(pipeline, keys)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Publish a release, then keep it: the page never shows more than the sink has."""
