@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import duckdb
+import numpy as np
 
 from dpsqlp.dashboard.about import About, Window
 from dpsqlp.dashboard.history import History, as_number
@@ -254,7 +255,7 @@ class Answers:
         if not windows:
             return None
         newest = history.release(windows[0].trigger).window
-        starts = set(newest.tolist()) if len(windows) > 1 else set()
+        starts = set(np.unique(newest).tolist()) if len(windows) > 1 else set()
         return next((w for w in windows if as_number(w.start_us) in starts), windows[0])
 
     def _thresholds(self, history: History, window: Window, triggers: list[int]) -> list[Any]:
