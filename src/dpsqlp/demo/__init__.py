@@ -82,7 +82,7 @@ def _watching(folder: Path, console: Console) -> Watching | None:
     try:
         return Watching(folder / "views.state")
     except DpsqlpError as missing:
-        console.print(f"{missing}\n", highlight=False)
+        console.print(f"{missing}\n", highlight=False, markup=False)
         return None
 
 
