@@ -76,6 +76,7 @@ def write_releases(state: Path, keys: int, triggers: int) -> None:
         columns |= {"final": np.full(keys, number == triggers), "url": names, "views": views}
         kept.emit(trigger, pa.table(columns | {"views_sd": np.full(keys, 8.0)}))
         collected.releases.clear()
+    kept.close()
     (kept.folder / ABOUT).write_bytes(about.describe())
     kept.say("finished")
 

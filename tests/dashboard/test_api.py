@@ -356,6 +356,16 @@ def test_a_release_that_comes_again_replaces_its_file(tmp_path: Path) -> None:
     assert len([name for name in before if name.startswith("trigger-")]) == 2
 
 
+def test_a_release_that_cannot_be_kept_stops_the_run(tmp_path: Path) -> None:
+    """At the next trigger, or at the end."""
+    (tmp_path / "t.releases").write_text("in the way")
+    kept = Kept(Collected(), tmp_path, "t")
+    kept.emit(1, pa.table({"trigger": [1]}))
+    with pytest.raises(StateError, match="could not be written"):
+        kept.emit(2, pa.table({"trigger": [2]}))
+    kept.close()
+
+
 def test_a_page_begins_before_the_first_trigger(tmp_path: Path) -> None:
     write_events(tmp_path)
     asked = client(replay(tmp_path, triggers=0))

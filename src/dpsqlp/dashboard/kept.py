@@ -13,6 +13,7 @@ import io
 import json
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -43,14 +44,24 @@ class Kept(Sink):
         self._name = name
         self._storage = LocalStorage(self.folder)
         self._said: Status | None = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
         """Say whose releases they will be, and what tells their rows apart."""
         self._sink.open(pipeline, keys)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Publish a release, then keep it: the page never shows more than the sink has."""
+        """Publish a release, then keep it: the page never shows more than the sink has.
+
+        It is written while the pipeline goes on, and is there before the next one is kept.
+        """
         self._sink.emit(trigger, release)
+        self._wait()
+        self._writer = self._writer or ThreadPoolExecutor(1)
+        self._writing = self._writer.submit(self._write, trigger, release)
+
+    def _write(self, trigger: int, release: pa.Table) -> None:
         buffer = io.BytesIO()
         repeated = [n for n in release.column_names if n in FIXED or n.endswith("_sd")]
         pq.write_table(
@@ -62,9 +73,18 @@ class Kept(Sink):
         )
         self._storage.put(f"trigger-{trigger:012d}.parquet", [buffer.getbuffer()])
 
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
     def close(self) -> None:
-        """Let go of connections."""
+        """Let go of connections, once all is written."""
         self._sink.close()
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
+        self._wait()
 
     def describe(self, engine: Engine) -> None:
         """Say what is kept here. Releases of another pipeline are not mixed with these."""
@@ -81,6 +101,7 @@ class Kept(Sink):
 
     def say(self, status: Status) -> None:
         """Whether the run goes on. An error's text may name files: it stays in the log."""
+        self._wait()
         if status != self._said:
             self._storage.put(STATUS, [json.dumps({"status": status}).encode()])
             self._said = status

@@ -25,6 +25,7 @@ class Watching:
         self._state = state
         self._kept: dict[str, Kept] = {}
         self._logs: dict[str, OperatorLog] = {}
+        self._waiting: dict[str, bool] = {}
 
     def kept(self, name: str, sink: Sink) -> Sink:
         """A sink whose releases are kept."""
@@ -57,6 +58,8 @@ class Watching:
     def report(self, name: str, what: Progress | UnavailableError) -> None:
         """A trigger of a sink has run, or waits for a server."""
         waiting = isinstance(what, UnavailableError)
-        self._kept[name].say("waiting" if waiting else "running")
+        if waiting or self._waiting.get(name):
+            self._kept[name].say("waiting" if waiting else "running")
+        self._waiting[name] = waiting
         if name in self._logs and not isinstance(what, UnavailableError):
             self._logs[name].report(what)
