@@ -74,9 +74,9 @@ class Kept(Sink):
         self._storage.put(f"trigger-{trigger:012d}.parquet", [buffer.getbuffer()])
 
     def _wait(self) -> None:
-        if self._writing is not None:
-            self._writing.result()
-            self._writing = None
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def close(self) -> None:
         """Let go of connections, once all is written."""
