@@ -9,7 +9,7 @@ IVY = java -jar $(VENV)/lib/python*/site-packages/pyspark/jars/ivy-*.jar -warn -
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: test services packages check unit crash parity demo mutants bench bench-spark peers clean help
+.PHONY: test services packages check unit crash parity demo screenshots mutants bench bench-spark bench-dashboard peers clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -36,6 +36,7 @@ packages:
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || wanted="$$wanted postgresql"; \
 	docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || wanted="$$wanted docker-compose"; \
 	command -v systemd-analyze >/dev/null || wanted="$$wanted systemd"; \
+	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || wanted="$$wanted chromium"; \
 	test -z "$$wanted" || (apt-get update -qq && apt-get install -y -qq $$wanted) \
 	  || { echo "The tests need what Debian calls$$wanted: install it."; exit 1; }
 
@@ -67,6 +68,9 @@ parity: services $(STAMP) ## Spark against the local engine: every query, shards
 demo: $(STAMP) ## A day of page views as a live private table, beside the truth
 	$(BIN)/dpsqlp demo
 
+screenshots: $(STAMP) services ## The pictures of the page in docs/images
+	$(BIN)/python tests/dashboard/screenshots.py
+
 mutants: services $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
 	$(BIN)/python tests/mutants/run.py
 
@@ -78,6 +82,9 @@ bench: $(STAMP) services ## Speed of the core, the whole pipeline and the connec
 
 bench-spark: $(STAMP) services ## The Spark engine beside Spark's own non-private streaming count
 	$(BIN)/python benchmarks/spark.py
+
+bench-dashboard: $(STAMP) services ## The page with 100,000 keys and 100 triggers, and what it costs a pipeline
+	$(BIN)/python benchmarks/dashboard.py
 
 peers: $(PEERS_STAMP) ## dpsqlp beside PipelineDP and OpenDP; PEERS='--save' keeps the results
 	$(PEERS_VENV)/bin/python benchmarks/peers.py $(PEERS)

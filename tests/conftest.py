@@ -16,6 +16,7 @@ _GROUPS = {  # what shares a server is run by one worker
     "spark": re.compile(r"tests/spark/(?!test_tasks)|/test_spark"),
     "kafka": re.compile(r"tests/kafka/"),
     "postgres": re.compile(r"tests/postgres/"),
+    "browser": re.compile(r"tests/dashboard/test_browser"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,30 @@ def test_the_table_fits_the_console(width: int) -> None:
     assert "100%" in text
     if width >= 80:
         assert text.count("◆") == 3  # one in the head
+
+
+def test_a_page_stands_beside_it(tmp_path: Path) -> None:
+    """Its address is printed, and what it showed can be served again."""
+    console = Console(file=io.StringIO(), width=200, force_terminal=False)
+    run_demo(fast=True, keep=tmp_path / "kept", dashboard=True, console=console)
+    text = console.file.getvalue()
+    assert "The page to watch, while this runs: http://127.0.0.1:" in text
+    assert f"dpsqlp serve {tmp_path / 'kept' / 'views.state'}" in text
+    kept = tmp_path / "kept" / "views.state" / "popular.releases"
+    assert len(list(kept.glob("*.parquet"))) == 48
+    assert (kept / "status.json").read_text() == '{"status": "finished"}'
+
+
+def test_without_the_packages_of_the_page_the_terminal_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    console = Console(file=io.StringIO(), width=200, force_terminal=False)
+    run_demo(fast=True, keep=tmp_path / "kept", dashboard=True, console=console)
+    text = console.file.getvalue()
+    assert "pip install 'dpsqlp[dashboard]'" in text
+    assert "(trigger 48 of 48)" in text
+    assert not (tmp_path / "kept" / "views.state" / "popular.releases").exists()
 
 
 def test_without_a_terminal_it_prints_the_last_table_and_the_promise(tmp_path: Path) -> None:

@@ -29,6 +29,20 @@ Script = Annotated[
         metavar="FILE.sql", exists=True, dir_okay=False, help="The script: sources and sinks."
     ),
 ]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, help="Port of the page.  [default: 8630, or any if that is taken]"
+    ),
+]
+OperatorMetrics = Annotated[
+    bool,
+    typer.Option(
+        "--operator-metrics",
+        help="The page also shows records per second, lag, trigger time and state size. They are"
+        " not protected: for the operator's eyes only.",
+    ),
+]
 
 
 def _version(wanted: bool) -> None:
@@ -94,6 +108,16 @@ def run(
         Literal["text", "json"],
         typer.Option(help="What standard error gets: sentences, or a JSON object a line."),
     ] = "text",
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard",
+            help="Keep the releases beside the state and serve a page to watch, on this machine"
+            " alone.",
+        ),
+    ] = False,
+    port: Port = None,
+    operator_metrics: OperatorMetrics = False,
 ) -> None:
     """Run all sinks of a script, from where they stopped.
 
@@ -115,6 +139,9 @@ def run(
             on_spark=engine == "spark",
             master=master,
             shards=shards,
+            dashboard=dashboard,
+            port=port,
+            operator_metrics=operator_metrics,
         )
     raise typer.Exit(code)
 
@@ -158,6 +185,49 @@ def inspect(
 
 
 @app.command(
+    epilog="**Examples:**\n\n"
+    "dpsqlp serve views.state\n\n"
+    "DPSQLP_DASHBOARD_TOKEN=... dpsqlp serve popular --host 0.0.0.0"
+)
+def serve(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STATE_OR_SINK",
+            exists=True,
+            help="A state that was run with --dashboard, or where a parquet, jsonl or duckdb sink"
+            " writes.",
+        ),
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond this machine only with a token.")
+    ] = "127.0.0.1",
+    port: Port = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DPSQLP_DASHBOARD_TOKEN",
+            help="What whoever looks must know. Others on this machine can see a command line:"
+            " better in the environment.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name by which a proxy calls this server; may be given again."),
+    ] = None,
+    operator_metrics: OperatorMetrics = False,
+) -> None:
+    """Serve a page of released values, until Ctrl-C.
+
+    Reads releases and public numbers alone, also while a pipeline writes them.
+    """
+    from dpsqlp.cli.serving import serve_page
+
+    with refusals():
+        serve_page(path, host, port, token, tuple(allow_host or ()), operator_metrics)
+
+
+@app.command(
     epilog="**Examples:**\n\ndpsqlp demo\n\ndpsqlp demo --fast --keep demo\n\n"
     "dpsqlp inspect demo/views.state"
 )
@@ -171,9 +241,12 @@ def demo(
             " are deleted at the end.",
         ),
     ] = None,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard/--no-dashboard", help="Also serve a page to watch.")
+    ] = True,
 ) -> None:
     """Watch a day of page views become a private table, beside the truth. Takes a minute."""
     from dpsqlp.demo import run_demo
 
     with refusals():
-        run_demo(fast=fast, keep=keep)
+        run_demo(fast=fast, keep=keep, dashboard=dashboard)

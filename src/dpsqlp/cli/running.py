@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING
 from dpsqlp.cli.log import Log
 from dpsqlp.cli.progress import make_progress
 from dpsqlp.engines.clock import SystemClock
-from dpsqlp.engines.engine import Engine
+from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.script import open_engine, open_spark_engine
 from dpsqlp.engines.spark.session import start_session
 from dpsqlp.engines.together import run_together
-from dpsqlp.errors import PlanError
+from dpsqlp.errors import PlanError, UnavailableError
+from dpsqlp.sinks.base import make_sink
 from dpsqlp.sql import Program, SinkDef, compile_script, explain_total
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from dpsqlp.dashboard.watching import Watching
 
 DONE = 0
 INTERRUPTED = 130
@@ -39,6 +42,9 @@ def run_script(
     on_spark: bool,
     master: str | None,
     shards: int,
+    dashboard: bool = False,
+    port: int | None = None,
+    operator_metrics: bool = False,
 ) -> int:
     """Run a script's sinks; returns the exit code."""
     program = compile_script(file.read_text(encoding="utf-8"), folder=str(file.parent))
@@ -51,13 +57,19 @@ def run_script(
 
     again += ["--engine", "spark"] if on_spark else []
     again += [] if master is None else ["--master", master]
+    again += ["--dashboard"] if dashboard else []
+    watching = _watching(state, port, operator_metrics) if dashboard else None
 
     def opened(sink: SinkDef, spark: SparkSession | None) -> Engine:
         folder = file.parent
+        output = make_sink(sink.name, sink.options, folder)
+        output = output if watching is None else watching.kept(sink.name, output)
         if spark is None:
-            return open_engine(sink, state=state, secret=secret, folder=folder, threads=threads)
+            return open_engine(
+                sink, state=state, secret=secret, folder=folder, output=output, threads=threads
+            )
         return open_spark_engine(
-            spark, sink, state=state, secret=secret, folder=folder, shards=shards
+            spark, sink, state=state, secret=secret, folder=folder, output=output, shards=shards
         )
 
     with ExitStack() as stack, _interruptible() as stop:
@@ -76,8 +88,18 @@ def run_script(
         if total := explain_total(plans).strip():
             log.say("total", total)
         printing = any(sink.options.get("connector") == "stdout" for sink in program.sinks)
+        watched = None if watching is None else stack.enter_context(watching.opened(engines))
+        if watched is not None:
+            log.say("page", f"The page to watch: {watched}")
         with make_progress(engines, log, metrics=metrics, printing=printing) as progress:
-            run_together(engines, SystemClock(), stop, progress.report)
+
+            def report(name: str, what: Progress | UnavailableError) -> None:
+                progress.report(name, what)
+                if watching is not None:
+                    watching.report(name, what)
+
+            begin = (lambda name: None) if watching is None else watching.begin
+            run_together(engines, SystemClock(), stop, report, begin)
             stopped = stop.is_set() and not all(e.finished for e in engines.values())
         for line in progress.summary():
             log.say("summary", line)
@@ -86,7 +108,15 @@ def run_script(
         elif not all(engine.finished for engine in engines.values()):
             text = f"Standard input has ended. To go on with more: {shlex.join(again)}"
             log.say("ended", text)
+        if watched is not None:
+            log.say("page", f"To look again: dpsqlp serve {shlex.quote(str(state))}")
     return INTERRUPTED if stopped else DONE
+
+
+def _watching(state: Path, port: int | None, operator_metrics: bool) -> Watching:
+    from dpsqlp.dashboard.watching import Watching
+
+    return Watching(state, port=port, operator=operator_metrics)
 
 
 def _check(program: Program) -> None:

@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.live import Live
 
+from dpsqlp.dashboard.watching import Watching
 from dpsqlp.demo.data import DAY_US, FINAL, START_US, TICKET, Day, generate
 from dpsqlp.demo.view import Moment, Row, show
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
-from dpsqlp.errors import StateError
+from dpsqlp.errors import DpsqlpError, StateError
+from dpsqlp.sinks.base import make_sink
 from dpsqlp.sql import compile_script, explain_text
 
 _TRIGGER_SECONDS = 0.7
@@ -36,11 +38,14 @@ EMIT EVERY INTERVAL 30 MINUTES
 """
 
 
-def run_demo(*, fast: bool, keep: Path | None, console: Console | None = None) -> None:
+def run_demo(
+    *, fast: bool, keep: Path | None, dashboard: bool = False, console: Console | None = None
+) -> None:
     """Generate a day, run the query over it, show what is released, say what it promises."""
     console = console or Console()
     with ExitStack() as stack:
         folder = stack.enter_context(_folder(keep))
+        watching = _watching(folder, console) if dashboard else None
         console.print("[bold]The query[/bold]\n")
         console.print(SQL, highlight=False)
         with console.status("Generating a day of page views"):
@@ -48,9 +53,12 @@ def run_demo(*, fast: bool, keep: Path | None, console: Console | None = None) -
             day.write(folder / "events" / "day.parquet")
             (folder / "views.sql").write_text(SQL)
         with console.status("Opening the pipeline; the first time, kernels are compiled (20 s)"):
-            engine = _open(folder)
+            engine = _open(folder, watching)
             stack.callback(engine.close)
+            page = watching and stack.enter_context(watching.opened({"popular": engine}))
             moment = _step(engine, day, folder)
+        if page:
+            console.print(f"The page to watch, while this runs: [bold]{page}[/bold]\n")
         appeared = {row.page: moment.clock for row in moment.rows}
         live = stack.enter_context(_live(console, moment))
         while not engine.finished:
@@ -66,13 +74,27 @@ def run_demo(*, fast: bool, keep: Path | None, console: Console | None = None) -
         else:
             console.print(show(moment, console.width))
         _conclude(console, engine, day, appeared)
-        _say_where(console, keep)
+        _say_where(console, keep, watching is not None)
 
 
-def _open(folder: Path) -> LocalEngine:
+def _watching(folder: Path, console: Console) -> Watching | None:
+    """The page, where its packages are there; without them the terminal will do."""
+    try:
+        return Watching(folder / "views.state")
+    except DpsqlpError as missing:
+        console.print(f"{missing}\n", highlight=False, markup=False)
+        return None
+
+
+def _open(folder: Path, watching: Watching | None) -> LocalEngine:
     sink = compile_script(SQL, folder=str(folder)).sinks[0]
+    output = make_sink(sink.name, sink.options, folder)
     return open_engine(
-        sink, state=folder / "views.state", secret=folder / "views.secret", folder=folder
+        sink,
+        state=folder / "views.state",
+        secret=folder / "views.secret",
+        folder=folder,
+        output=output if watching is None else watching.kept(sink.name, output),
     )
 
 
@@ -119,7 +141,7 @@ def _conclude(console: Console, engine: LocalEngine, day: Day, appeared: dict[st
     console.print(explain_text("popular", engine.query, engine.plan), highlight=False)
 
 
-def _say_where(console: Console, keep: Path | None) -> None:
+def _say_where(console: Console, keep: Path | None, watched: bool) -> None:
     if keep is None:
         text = (
             "The output was one Parquet file for each trigger, in popular/ beside the query. It is"
@@ -130,6 +152,7 @@ def _say_where(console: Console, keep: Path | None) -> None:
             f"The output is in {keep / 'popular'}, one Parquet file for each trigger. See also:"
             f" dpsqlp inspect {keep / 'views.state'}"
         )
+        text += f", dpsqlp serve {keep / 'views.state'}" if watched else ""
     console.print(text, highlight=False)
 
 

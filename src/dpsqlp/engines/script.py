@@ -51,6 +51,7 @@ def open_spark_engine(
     secret: Path,
     folder: Path,
     shards: int,
+    output: Sink | None = None,
 ) -> Engine:
     """The engine of one sink on Spark, over files."""
     from dpsqlp.engines.spark.engine import SparkEngine
@@ -63,7 +64,7 @@ def open_spark_engine(
             f"The source {query.source.name} has the connector {query.source.connector!r}. On Spark"
             " a script reads files; a stream is started from Python with dpsqlp.spark.start(...)."
         )
-    target = make_sink(sink.name, sink.options, folder)
+    target = output or make_sink(sink.name, sink.options, folder)
     source = SparkFiles(query.source, query.event_column, folder)
     return SparkEngine(spark, query, state / sink.name, secret, source, target, shards=shards)
 

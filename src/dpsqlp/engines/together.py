@@ -28,7 +28,11 @@ class _Pause:
 
 
 def run_together(
-    engines: Mapping[str, Engine], clock: Clock, stop: threading.Event, report: Report
+    engines: Mapping[str, Engine],
+    clock: Clock,
+    stop: threading.Event,
+    report: Report,
+    begin: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Run the triggers of all engines until every one is done, or until told to stop.
 
@@ -45,6 +49,7 @@ def run_together(
             clock.wait(moment, stop)
             if stop.is_set():
                 return
+        begin(name)
         try:
             progress = waiting[name].step()
         except UnavailableError as problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dpsqlp.errors import StateError
+
+_HEADER = threading.Lock()  # NumPy has ast parse it, which CPython 3.11 may fail at in two threads
 
 
 def pack(arrays: Sequence[NDArray[Any]]) -> list[bytes | memoryview]:
@@ -34,7 +37,8 @@ def unpack(data: bytes) -> list[NDArray[Any]]:
     while stream.tell() < len(data):
         if npy.read_magic(stream) != (1, 0):
             raise StateError("A state file has arrays of a format this version does not write.")
-        shape, _, dtype = npy.read_array_header_1_0(stream)
+        with _HEADER:
+            shape, _, dtype = npy.read_array_header_1_0(stream)
         count = int(np.prod(shape))
         array = np.frombuffer(data, dtype, count, stream.tell()).reshape(shape)
         stream.seek(array.nbytes, io.SEEK_CUR)

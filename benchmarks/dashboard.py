@@ -1,0 +1,302 @@
+"""The page with 100,000 keys and 100 triggers, and what watching costs a pipeline.
+
+    first_view   from the address to the first rows in Chromium, the server just started; then the
+                 JavaScript heap after every view was opened and pages were turned
+    api          milliseconds of an answer, never asked before and asked again
+    trigger      seconds of a trigger of a pipeline that replays a day as fast as it goes: by
+                 itself, with the page beside it, and with 100 requests per second
+
+One JSON object per line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pipeline import SECONDS, SQL
+
+SCRIPT = """
+CREATE SOURCE s (user_id BIGINT, url TEXT, ts TIMESTAMP)
+  WITH (connector = 'files', path = 'none/*.parquet');
+CREATE SINK popular WITH (connector = 'parquet', path = 'out') AS
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 2, delta = 1e-9, privacy_unit_column = user_id,
+  max_rows_contributed = 8, max_rows_per_group = 1) url, COUNT(*) AS views
+FROM s GROUP BY url, TUMBLE(ts, INTERVAL 1 DAY)
+EMIT EVERY INTERVAL 864 SECONDS ON EVENT TIME FROM TIMESTAMP '2024-01-01' TO TIMESTAMP '2024-01-02';
+"""
+DAY_US = 1_704_067_200_000_000  # 2024-01-01
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+VIEWS = {"windows": "table.beside tbody tr", "promise": ".chart canvas", "health": "dl"}
+
+
+def say(**figures: Any) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+def write_releases(state: Path, keys: int, triggers: int) -> None:
+    """What a run would have kept."""
+    from dpsqlp.dashboard.about import ABOUT, About
+    from dpsqlp.dashboard.kept import Kept
+    from dpsqlp.sinks.base import Collected
+    from dpsqlp.sql import compile_script, make_plan
+
+    (sink,) = compile_script(SCRIPT).sinks
+    about = About.of("popular", sink.query, make_plan(sink.query), DAY_US)
+    collected = Collected()
+    kept = Kept(collected, state, "popular")
+    dice = np.random.default_rng(1)
+    names = pa.array([f"/archive/{n % 97:02d}/{n:07d}" for n in range(keys)]).sort()
+    rate = dice.pareto(1.2, keys) + 1
+    start = pa.array(np.full(keys, DAY_US), pa.timestamp("us"))
+    end = pa.array(np.full(keys, DAY_US + 86_400_000_000), pa.timestamp("us"))
+    for number in range(1, triggers + 1):
+        views = np.rint(rate * number + dice.normal(0, 8, keys)).astype(np.int64)
+        trigger = about.schedule.first + number - 1
+        columns = {"window_start": start, "window_end": end, "trigger": np.full(keys, trigger)}
+        columns |= {"final": np.full(keys, number == triggers), "url": names, "views": views}
+        kept.emit(trigger, pa.table(columns | {"views_sd": np.full(keys, 8.0)}))
+        collected.releases.clear()
+    kept.close()
+    (kept.folder / ABOUT).write_bytes(about.describe())
+    kept.say("finished")
+
+
+@contextmanager
+def served(state: Path) -> Iterator[str]:
+    command = [sys.executable, "-c", "from dpsqlp.cli import main; main()", "serve", str(state)]
+    server = subprocess.Popen([*command, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    found = re.search(r"http://\S+", server.stderr.readline())
+    assert found is not None
+    try:
+        yield found[0]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def bench_view(state: Path, keys: int, triggers: int) -> None:
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        times, heaps = [], []
+        for _ in range(5):
+            with served(state) as address:
+                page = browser.new_context().new_page()
+                page.add_init_script(
+                    "new MutationObserver(() => { if (!window.shownAt && document.querySelector("
+                    "'table.keys tbody tr')) window.shownAt = performance.now(); })"
+                    ".observe(document, {childList: true, subtree: true});"
+                )
+                page.goto(address)
+                times.append(page.wait_for_function("() => window.shownAt").json_value())
+                page.locator("td.key a").first.click()
+                page.wait_for_selector(".chart canvas")
+                for view, wanted in VIEWS.items():
+                    page.click(f"header nav a[data-view={view}]")
+                    page.wait_for_selector(wanted)
+                page.click("header nav a[data-view=keys]")
+                for number in range(2, 22):
+                    page.wait_for_selector(".pager")
+                    page.click("[data-focus=next]")
+                    page.wait_for_function(
+                        "n => document.querySelector('.pager input').value == n", arg=number
+                    )
+                session = page.context.new_cdp_session(page)
+                session.send("Performance.enable")
+                found = session.send("Performance.getMetrics")["metrics"]
+                heaps.append(next(m["value"] for m in found if m["name"] == "JSHeapUsedSize"))
+                page.context.close()
+        browser.close()
+    say(
+        benchmark="first_view",
+        keys=keys,
+        triggers=triggers,
+        first_view_ms_median=round(statistics.median(times)),
+        first_view_ms_max=round(max(times)),
+        js_heap_mb_max=round(max(heaps) / 1e6, 1),
+    )
+
+
+def bench_api(state: Path) -> None:
+    def timed(address: str) -> float:
+        begin = time.perf_counter()
+        with urllib.request.urlopen(address) as answer:
+            answer.read()
+        return round((time.perf_counter() - begin) * 1000, 1)
+
+    with served(state) as address:
+        base = f"{address}api/v1/sinks/popular"
+        begun = timed(f"{base}/keys")
+        with urllib.request.urlopen(f"{base}/keys") as answer:
+            row = json.load(answer)["rows"][7]
+        for name, asked in {
+            "keys, another page": f"{base}/keys?page=1000",
+            "keys, a search": f"{base}/keys?search=0042",
+            "keys, by name": f"{base}/keys?order=key&direction=asc",
+            "one key's course": f"{base}/key?id={row['id']}",
+            "beside": f"{base}/beside",
+            "statement": f"{base}/statement",
+            "health": f"{address}api/v1/health",
+        }.items():
+            say(benchmark="api", asked=name, first_ms=timed(asked), again_ms=timed(asked))
+        say(benchmark="api", asked="keys, of a new release", first_ms=begun)
+
+
+def load(address: str, rate: int, ended: Any, counted: Any) -> None:
+    """As many people as requests per second who watch: each asks whether there is news, and for
+    a page, a search or a key when there is. In a process of its own, and nice: they sit elsewhere.
+    """
+    os.nice(19)
+    host, port = address.removeprefix("http://").strip("/").split(":")
+
+    async def ask(reader: Any, writer: Any, path: str) -> bytes:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(re.search(rb"content-length: (\d+)", head)[1])  # type: ignore[index]
+        body = await reader.readexactly(length)
+        counted.value += 1
+        return bytes(body) if head.startswith(b"HTTP/1.1 200") else b""
+
+    async def worker(number: int, workers: int) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        dice, base, watched = random.Random(number), "/api/v1/sinks/counts", "0" * 32
+        due = time.monotonic() + number / rate
+        while not ended.is_set():
+            await asyncio.sleep(max(due - time.monotonic(), 0))
+            due += workers / rate
+            choice = dice.random()
+            if choice < 0.5:
+                await ask(reader, writer, "/api/v1/health")
+            elif choice < 0.75:
+                body = await ask(reader, writer, f"{base}/keys?page={dice.randrange(1, 20)}")
+                rows = json.loads(body or b'{"rows":[]}')["rows"]
+                if rows and watched == "0" * 32:
+                    watched = dice.choice(rows)["id"]
+            elif choice < 0.85:
+                await ask(reader, writer, f"{base}/keys?search={dice.randrange(10)}")
+            elif choice < 0.95:
+                await ask(reader, writer, f"{base}/key?id={watched}")
+            else:
+                await ask(reader, writer, f"{base}/windows")
+
+    async def main() -> None:
+        await asyncio.gather(*(worker(number, 10) for number in range(10)))
+
+    asyncio.run(main())
+
+
+def run_once(files: Path, kind: str, rate: int) -> dict[str, Any]:
+    from dpsqlp.dashboard.watching import Watching
+    from dpsqlp.engines.script import open_engine
+    from dpsqlp.sinks.base import make_sink
+    from dpsqlp.sql import compile_script
+
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        text = SQL.format(files=files, output=work / "output", seconds=SECONDS)
+        [sink] = compile_script(text).sinks
+        output = make_sink(sink.name, sink.options, work)
+        watching = None if kind == "alone" else Watching(work / "state", port=0)
+        if watching is not None:
+            output = watching.kept(sink.name, output)
+        engine = open_engine(
+            sink, state=work / "state", secret=work / "secret", folder=work, output=output
+        )
+        ended, counted = multiprocessing.Event(), multiprocessing.Value("q")
+        seconds, rows = [], 0
+
+        def run() -> None:
+            nonlocal rows
+            while not engine.finished:
+                begin = time.perf_counter()
+                rows = engine.step().rows
+                seconds.append(time.perf_counter() - begin)
+
+        if watching is None:
+            run()
+        else:
+            with watching.opened({sink.name: engine}) as address:
+                urllib.request.urlopen(f"{address}api/v1/health").read()  # it is up
+                asker = multiprocessing.Process(target=load, args=(address, rate, ended, counted))
+                if kind == "asked":
+                    asker.start()
+                begin = time.perf_counter()
+                run()
+                lasted = time.perf_counter() - begin
+                ended.set()
+                if kind == "asked":
+                    asker.join(5)
+                    asker.kill()
+        engine.close()
+        asked = counted.value / lasted if kind == "asked" else 0.0
+        return {"seconds": seconds[5:], "rows": rows, "requests_per_second": asked}
+
+
+def bench_trigger(units: int, files: Path, rate: int, rounds: int) -> None:
+    from dpsqlp.experiments.data import write_day
+
+    records = write_day(files, units, 10**5, 100)
+    run_once(files, "alone", rate)  # compiles what is not in the cache
+    kinds = ("alone", "beside", "asked")
+    runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind in kinds:
+            runs[kind].append(run_once(files, kind, rate))
+    mean = {k: statistics.median(statistics.fmean(r["seconds"]) for r in runs[k]) for k in kinds}
+    say(
+        benchmark="trigger",
+        records=records,
+        released_rows=runs["alone"][0]["rows"],
+        rounds=rounds,
+        requests_per_second=round(min(run["requests_per_second"] for run in runs["asked"]), 1),
+        seconds_alone=round(mean["alone"], 4),
+        seconds_beside=round(mean["beside"], 4),
+        seconds_asked=round(mean["asked"], 4),
+        ratio_beside=round(mean["beside"] / mean["alone"], 3),
+        ratio_asked=round(mean["asked"] / mean["alone"], 3),
+        ratio_asked_to_beside=round(mean["asked"] / mean["beside"], 3),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--triggers", type=int, default=100)
+    parser.add_argument("--units", type=int, default=1_000_000)
+    parser.add_argument("--rate", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        state = Path(folder) / "state"
+        write_releases(state, options.keys, options.triggers)
+        bench_api(state)
+        bench_view(state, options.keys, options.triggers)
+        bench_trigger(options.units, Path(folder) / "day", options.rate, options.rounds)
+
+
+if __name__ == "__main__":
+    assert threading.current_thread() is threading.main_thread()
+    main()

@@ -1,0 +1,27 @@
+"""`dpsqlp serve`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from dpsqlp.dashboard.process import Settings, address, check_installed, listen, serve
+
+
+def serve_page(
+    path: Path,
+    host: str,
+    port: int | None,
+    token: str | None,
+    names: tuple[str, ...],
+    operator: bool,
+) -> None:
+    """Serve until Ctrl-C."""
+    check_installed()
+    settings = Settings(str(path), host, port, token, names, operator)
+    with listen(settings) as bound:
+        serve(settings, bound, ready=lambda: _say(f"The page: {address(bound)}  (Ctrl-C ends it)"))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

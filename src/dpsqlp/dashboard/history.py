@@ -1,0 +1,291 @@
+"""One sink's releases over time: which there are, one in memory, one key's course.
+
+A release never changes, so what was read of it is kept; a folder is listed again when its time of
+change says so.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpsqlp.dashboard.about import WINDOWS_MAX, About, Window
+from dpsqlp.dashboard.origins import Origin, trigger_files
+from dpsqlp.dashboard.release import WHOLE, Columns, Key, Release, identify
+from dpsqlp.sql.release import FIXED
+
+COURSE_MAX = 1000  # triggers in one key's course, the newest
+_SCANNED_MAX = 500  # files looked at for windows, where nothing says which there are
+_RELEASES = 8  # in memory, of one sink
+_COURSES = 256
+_KEYS = 20_000  # remembered by their short names
+_SETTLED_NS = 50_000_000  # a folder's time of change may be coarser than two changes
+_WHOLE = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT", "UBIGINT", "UINTEGER", "HUGEINT")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Remembered(OrderedDict[K, V]):
+    """A dictionary that forgets what was not used for longest."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def recall(self, key: K) -> V | None:
+        """What is known, which is then the newest."""
+        if key not in self:
+            return None
+        self.move_to_end(key)
+        return self[key]
+
+    def keep(self, key: K, value: V) -> V:
+        """Remember, and forget the oldest."""
+        self[key] = value
+        self.move_to_end(key)
+        while len(self) > self._size:
+            self.popitem(last=False)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A key's values at a trigger."""
+
+    trigger: int
+    values: tuple[float, ...]
+    deviations: tuple[float | None, ...]
+
+
+class History:
+    """The releases of one sink. Used by one thread at a time."""
+
+    def __init__(self, origin: Origin, look_seconds: float) -> None:
+        """Looks for something new at most once in `look_seconds`."""
+        self.name = origin.name
+        self._origin = origin
+        self._database = duckdb.connect(config={"threads": 1, "memory_limit": "512MB"})
+        self._database.execute("SET TimeZone = 'UTC'")
+        self._database.sql(
+            "SELECT 1"
+        ).to_arrow_table()  # loads Arrow now, not at the first question
+        self.folder: Path | None = None
+        self._look_seconds = look_seconds
+        self._looked = -math.inf
+        self._change: int | None = None
+        self._listed: int | None = None
+        self._files: dict[int, Path] = {}
+        self._columns: Columns | None = None
+        self._about: About | None = None
+        self._releases: Remembered[int, Release] = Remembered(_RELEASES)
+        self._courses: Remembered[tuple[Key, int], list[Point]] = Remembered(_COURSES)
+        self._scanned: dict[int, list[tuple[int, int, bool]]] = {}
+        self._keys: Remembered[str, Key] = Remembered(_KEYS)
+        self.triggers: list[int] = []  # in order
+
+    @property
+    def about(self) -> About | None:
+        """What is public of the pipeline, where it was kept."""
+        return self._about
+
+    def changed(self) -> int | None:
+        """When something new came; None if that was just now, and more may be coming."""
+        now = time.monotonic()
+        if self._change is None or now - self._looked > self._look_seconds:
+            found = self._origin.watched().stat().st_mtime_ns
+            settled = time.time_ns() - found > _SETTLED_NS
+            self._change, self._looked = found if settled else None, now
+        return self._change
+
+    def refresh(self) -> int | None:
+        """See what is there now; the last trigger."""
+        changed = self.changed()
+        if changed is None or changed != self._listed:
+            folder = self.folder = self._origin.folder()
+            self._files = trigger_files(folder, "parquet")
+            self.triggers = sorted(self._files)
+            self._about = About.read(folder)
+            self.name = self._origin.name if self._about is None else self._about.name
+            self._listed = changed
+        return self.triggers[-1] if self.triggers else None
+
+    def windows(self) -> list[Window]:
+        """The windows there are, newest first."""
+        if self._about is not None:
+            return self._about.windows(self.triggers)
+        found: dict[int, Window] = {}
+        for trigger in reversed(self.triggers[-_SCANNED_MAX:]):
+            for start, end, final in self._windows_of(trigger):
+                whole = start == WHOLE
+                window = Window(None if whole else start, None if whole else end, trigger, final)
+                found.setdefault(start, window)
+        newest = sorted(found.items(), key=lambda item: -item[0])
+        return [window for _, window in newest[:WINDOWS_MAX]]
+
+    def release(self, trigger: int) -> Release:
+        """A trigger's release, in memory."""
+        release = self._releases.recall(trigger)
+        return release or self._releases.keep(trigger, self._load(trigger))
+
+    def columns(self) -> Columns:
+        """What the released columns are; before the first row, what the plan says."""
+        if self._columns is None and self.triggers:
+            self._columns = self._describe(self._files[self.triggers[-1]])
+        return self._columns or _planned(self._about)
+
+    def name_key(self, key: Key) -> str:
+        """A short name for a key, which is remembered."""
+        name = identify(key)
+        self._keys.keep(name, key)
+        return name
+
+    def key_named(self, name: str, window: Window) -> Key | None:
+        """The key with a short name, if the window's newest release has it."""
+        key = self._keys.recall(name)
+        if key is None:
+            release = self.release(window.trigger)
+            for row in np.flatnonzero(release.window == as_number(window.start_us)):
+                if identify(release.key(int(row))) == name:
+                    return self._keys.keep(name, release.key(int(row)))
+        return key
+
+    def course(self, key: Key, window: Window) -> list[Point]:
+        """A key's values in a window, trigger by trigger. Only new files are read."""
+        start = as_number(window.start_us)
+        known = self._courses.recall((key, start)) or []
+        first, last = self._span(window)
+        if known:
+            first = known[-1].trigger + 1
+        low, high = (bisect.bisect_left(self.triggers, at) for at in (first, last + 1))
+        files = [str(self._files[trigger]) for trigger in self.triggers[low:high][-COURSE_MAX:]]
+        points = [*known, *(self._points(key, start, files) if files else [])][-COURSE_MAX:]
+        return self._courses.keep((key, start), points) if points else points
+
+    def _span(self, window: Window) -> tuple[int, int]:
+        if self._about is None:
+            return self.triggers[0], window.trigger
+        return self._about.span(window.start_us)
+
+    def _points(self, key: Key, start: int, files: Sequence[str]) -> list[Point]:
+        columns = self.columns()
+        values, deviations = _selected(columns)
+        where = ["window_start IS NULL" if start == WHOLE else "window_start = make_timestamp(?)"]
+        bound: list[object] = [files] if start == WHOLE else [files, start]
+        for name, kind, text in zip(columns.keys, columns.key_types, key, strict=True):
+            if text is None:
+                where.append(f"{_quoted(name)} IS NULL")
+            else:
+                where.append(f"{_quoted(name)} = TRY_CAST(? AS {kind})")
+                bound.append(text)
+        rows = self._database.execute(
+            f"SELECT trigger, {', '.join([*values, *deviations]) or 'NULL'} FROM read_parquet(?)"
+            f" WHERE {' AND '.join(where)} ORDER BY trigger",
+            bound,
+        ).fetchall()
+        many = len(values)
+        return [
+            Point(row[0], *(tuple(row[at : at + many]) for at in (1, 1 + many))) for row in rows
+        ]
+
+    def _load(self, trigger: int) -> Release:
+        columns = self.columns()
+        keys = [
+            f"CAST({_quoted(name)} AS VARCHAR) AS key_{n}" for n, name in enumerate(columns.keys)
+        ]
+        values, deviations = _selected(columns)
+        parts = ["epoch_us(window_start) AS window", *keys]
+        parts += [f"{value} AS value_{n}" for n, value in enumerate(values)]
+        parts += [f"{deviation} AS sd_{n}" for n, deviation in enumerate(deviations)]
+        rows = (
+            self._database.sql(
+                f"SELECT {', '.join(parts)} FROM read_parquet(?)",
+                params=[str(self._files[trigger])],
+            )
+            .to_arrow_table()
+            .combine_chunks()
+        )
+
+        def numbers(name: str) -> NDArray[np.float64]:
+            column = rows.column(name).cast(pa.float64(), safe=False)
+            filled: NDArray[np.float64] = pc.fill_null(column, np.nan).to_numpy()
+            return filled
+
+        return Release(
+            trigger=trigger,
+            window=pc.fill_null(rows.column("window"), WHOLE).to_numpy(),
+            keys=tuple(rows.column(f"key_{n}") for n in range(len(columns.keys))),
+            values=tuple(numbers(f"value_{n}") for n in range(len(values))),
+            deviations=tuple(
+                numbers(f"sd_{n}") if has else None for n, has in enumerate(columns.has_deviation)
+            ),
+            columns=columns,
+        )
+
+    def _windows_of(self, trigger: int) -> list[tuple[int, int, bool]]:
+        if trigger not in self._scanned:
+            self._scanned[trigger] = self._database.execute(
+                "SELECT coalesce(epoch_us(window_start), ?), coalesce(epoch_us(window_end), 0),"
+                " bool_or(final) FROM read_parquet(?) GROUP BY 1, 2",
+                [int(WHOLE), str(self._files[trigger])],
+            ).fetchall()
+        return self._scanned[trigger]
+
+    def _describe(self, file: Path) -> Columns:
+        found = self._database.execute("DESCRIBE FROM read_parquet(?)", [str(file)]).fetchall()
+        types = {name: str(kind) for name, kind, *_ in found}
+        if self._about is not None:
+            keys, aggregates = self._about.keys, self._about.aggregates
+        else:
+            others = [name for name in types if name not in (*FIXED, "window")]
+            aggregates = tuple(name for name in others if f"{name}_sd" in types)
+            deviations = {f"{name}_sd" for name in aggregates}
+            keys = tuple(name for name in others if name not in {*aggregates, *deviations})
+        return Columns(
+            keys=keys,
+            key_types=tuple(types[name] for name in keys),
+            aggregates=aggregates,
+            has_deviation=tuple(f"{name}_sd" in types for name in aggregates),
+            is_whole=tuple(types[name] in _WHOLE for name in aggregates),
+        )
+
+
+def as_number(start_us: int | None) -> int:
+    """A window's start among numbers."""
+    return int(WHOLE) if start_us is None else start_us
+
+
+def _planned(about: About | None) -> Columns:
+    keys, aggregates = ((), ()) if about is None else (about.keys, about.aggregates)
+    return Columns(
+        keys,
+        tuple("VARCHAR" for _ in keys),
+        aggregates,
+        tuple(True for _ in aggregates),
+        tuple(False for _ in aggregates),
+    )
+
+
+def _selected(columns: Columns) -> tuple[list[str], list[str]]:
+    """The SQL of values and of their deviations."""
+    values = [_quoted(name) for name in columns.aggregates]
+    deviations = [
+        _quoted(f"{name}_sd") if has else "NULL::DOUBLE"
+        for name, has in zip(columns.aggregates, columns.has_deviation, strict=True)
+    ]
+    return values, deviations
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,385 @@
+"""What the API answers, beside what the sinks were given."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dashboard.asking import NOW, SINK, ask, client
+from dashboard.pipelines import HOSTILE, PAGES, SQL, replay, write_events
+from dpsqlp.dashboard.about import About
+from dpsqlp.dashboard.kept import Kept
+from dpsqlp.dashboard.origins import find_origins
+from dpsqlp.dashboard.release import identify
+from dpsqlp.dashboard.statement import guess_percent
+from dpsqlp.engines.script import open_engine
+from dpsqlp.errors import StateError
+from dpsqlp.sinks.base import Collected, make_sink
+from dpsqlp.sql import compile_script, explain_text
+
+HOUR = 3_600_000_000
+WINDOWS = [1_714_521_600_000_000 + n * HOUR for n in range(3)]
+
+
+def released(folder: Path, window: int) -> dict[str, dict[str, Any]]:
+    """The last rows of a window, by page, from the sink's own files."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((folder / "out").glob("*.parquet")):
+        table = pq.read_table(path)
+        starts = table.column("window_start").cast(pa.int64()).to_pylist()
+        for start, row in zip(starts, table.to_pylist(), strict=True):
+            if start == window:
+                found[row["url"]] = row
+    return found
+
+
+def all_rows(asked: Any, **parameters: Any) -> list[dict[str, Any]]:
+    rows, page = [], 1
+    while True:
+        answer = ask(asked, f"{SINK}/keys", page=page, size=13, **parameters)
+        rows += answer["rows"]
+        if page == answer["pages"]:
+            assert len(rows) == answer["total"]
+            return rows
+        page += 1
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_pages_of_keys_hold_what_the_sink_was_given(ran: Path, window: int) -> None:
+    expected = released(ran, window)
+    rows = all_rows(client(ran / "state"), window=window)
+    assert set(HOSTILE) <= {row["key"][0] for row in rows}
+    found = {row["key"][0]: row["values"] for row in rows}
+    assert found == {
+        url: [
+            {"value": row["views"], "sd": row["views_sd"]},
+            {"value": row["seconds"], "sd": row["seconds_sd"]},
+            {"value": row["people"], "sd": row["people_sd"]},
+        ]
+        for url, row in expected.items()
+    }
+    values = [row["values"][0]["value"] for row in rows]
+    assert values == sorted(values, reverse=True)
+
+
+def test_order_search_and_the_newest_window(ran: Path) -> None:
+    asked = client(ran / "state")
+    newest = ask(asked, f"{SINK}/keys")
+    assert newest["window"]["start_us"] == WINDOWS[-1]
+    assert newest["due"] == "2024-05-01T03:00:00Z"
+    seconds = [r["values"][1]["value"] for r in all_rows(asked, order="seconds", direction="asc")]
+    assert seconds == sorted(seconds)
+    names = [row["key"][0] for row in all_rows(asked, order="key", direction="asc")]
+    assert names == sorted(names, key=lambda name: name.encode())
+    for search, expected in (("PAGE/00", 10), ("<script", 1), ("%2f", 1), ("مرحبا", 1)):
+        assert ask(asked, f"{SINK}/keys", search=search)["total"] == expected
+    assert ask(asked, f"{SINK}/keys", search="/rare")["rows"] == []
+    low, high = newest["scale"][0]
+    cells = [row["values"][0] for row in all_rows(asked)]
+    assert high == max(cell["value"] + 2 * cell["sd"] for cell in cells)
+    assert low == min(0, *(cell["value"] - 2 * cell["sd"] for cell in cells))
+
+
+@pytest.mark.parametrize("page", ["/news", HOSTILE[0], HOSTILE[2], HOSTILE[5], ""])
+def test_a_course_is_every_release_of_a_key(ran: Path, page: str) -> None:
+    expected = [
+        (row["trigger"], row["views"], row["views_sd"])
+        for path in sorted((ran / "out").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+        if row["url"] == page and row["window_start"].hour == 1
+    ]
+    course = ask(client(ran / "state"), f"{SINK}/key", id=identify((page,)), window=WINDOWS[1])
+    assert course["key"] == [page]
+    points = zip(course["triggers"], course["values"][0], course["sd"][0], strict=True)
+    assert list(points) == expected
+    thresholds = ask(client(ran / "state"), f"{SINK}/statement")["numbers"]["selection"]
+    assert course["threshold"][0] is None  # a count of records is not what is compared
+    assert course["threshold"][2] == thresholds["thresholds"][-len(expected) :]
+
+
+def test_a_course_grows_with_new_triggers(tmp_path: Path) -> None:
+    write_events(tmp_path)
+    state = replay(tmp_path, triggers=2)
+    asked = client(state)
+    name = identify(("/",))
+    assert len(ask(asked, f"{SINK}/key", id=name, window=WINDOWS[0])["triggers"]) == 2
+    replay(tmp_path, triggers=1)
+    assert len(ask(asked, f"{SINK}/key", id=name, window=WINDOWS[0])["triggers"]) == 3
+    assert ask(asked, f"{SINK}/keys")["trigger"] == ask(asked, SINK)["last_trigger"]
+
+
+def test_windows_are_listed_and_compared(ran: Path) -> None:
+    asked = client(ran / "state")
+    windows = ask(asked, f"{SINK}/windows")["windows"]
+    assert [window["start_us"] for window in windows] == WINDOWS[::-1]
+    assert all(window["closed"] for window in windows)
+    beside = ask(asked, f"{SINK}/beside", windows=2, size=100)
+    assert [window["start_us"] for window in beside["windows"]] == WINDOWS[:0:-1]
+    first, second = (released(ran, start) for start in WINDOWS[:0:-1])
+    for row in beside["rows"]:
+        url = row["key"][0]
+        values = [cells and cells[0]["value"] for cells in row["windows"]]
+        assert values == [first[url]["views"], second[url]["views"] if url in second else None]
+    assert len(ask(asked, "/api/v1/sinks/total/beside")["rows"]) == 1
+
+
+def test_the_statement_is_that_of_explain(ran: Path) -> None:
+    text = SQL.format(sink="connector = 'parquet', path = 'out'")
+    sink = compile_script(text, folder=str(ran)).sinks[0]
+    statement = ask(client(ran / "state"), f"{SINK}/statement")
+    about = About.read(ran / "state" / "popular.releases")
+    assert about is not None
+    engine = open_engine(
+        sink, state=ran / "state", secret=ran / "secret", folder=ran, output=Collected()
+    )
+    with_plan = explain_text("popular", engine.query, engine.plan)
+    engine.close()
+    assert statement["text"] == with_plan
+    assert statement["numbers"] == json.loads(json.dumps(about.numbers))
+    assert (statement["numbers"]["epsilon"], statement["numbers"]["delta"]) == (8, 1e-4)
+    assert f"{guess_percent(about.numbers)} %" in json.dumps(statement["plain"])
+
+
+def test_a_guess_is_bounded_by_the_profile_at_epsilon_zero() -> None:
+    numbers = {"nu": 1.0, "delta_threshold": 0.0, "epsilon_float": 0.0}
+    assert guess_percent(numbers) == 70  # Phi(1/2) = 0.6915
+    assert guess_percent(numbers | {"delta_threshold": 0.1}) == 75
+    assert guess_percent(numbers | {"nu": 100.0}) == 100
+
+
+@pytest.mark.parametrize(
+    ("sink", "path"),
+    [
+        ("connector = 'parquet', path = 'out'", "out"),
+        ("connector = 'jsonl', path = 'out'", "out"),
+        ("connector = 'duckdb', path = 'out.duckdb'", "out.duckdb"),
+    ],
+)
+def test_a_sink_is_served_like_the_state(tmp_path: Path, sink: str, path: str) -> None:
+    """Whatever wrote it, and while it goes on writing."""
+    write_events(tmp_path)
+    state = replay(tmp_path, sink, triggers=5)
+    from_sink, from_state = client(tmp_path / path), client(state)
+    (found,) = ask(from_sink, "/api/v1/sinks")["sinks"]
+    base = f"/api/v1/sinks/{found['name']}"
+
+    def same() -> None:
+        assert found["keys"] == ["url"]
+        assert found["aggregates"] == ["views", "seconds", "people"]
+        for window in (WINDOWS[0], WINDOWS[1]):
+            left, right = (
+                ask(asked, f"{where}/keys", window=window, size=100)
+                for asked, where in ((from_sink, base), (from_state, SINK))
+            )
+            assert left["rows"] == right["rows"] != []
+            assert left["window"] == right["window"]
+        identity = {"id": identify(("/",)), "window": WINDOWS[1]}
+        left = ask(from_sink, f"{base}/key", **identity)
+        right = ask(from_state, f"{SINK}/key", **identity)
+        assert left["values"] == right["values"]
+
+    same()
+    replay(tmp_path, sink, triggers=2)
+    same()
+    assert len(ask(from_sink, f"{base}/key", id=identify(("/",)), window=WINDOWS[1])["due"]) == 3
+    answer = from_sink.get(f"{base}/statement")
+    assert answer.status_code == 404
+    assert "do not say what they promise" in answer.json()["error"]
+    (health,) = ask(from_sink, "/api/v1/health")["sinks"]
+    assert health["status"] == "unknown"
+
+
+def test_a_duckdb_file_is_not_held(tmp_path: Path) -> None:
+    """A pipeline can write to it while it is served."""
+    write_events(tmp_path)
+    sink = "connector = 'duckdb', path = 'out.duckdb'"
+    replay(tmp_path, sink, triggers=1)
+    asked = client(tmp_path / "out.duckdb")
+    ask(asked, "/api/v1/sinks")
+    with duckdb.connect(str(tmp_path / "out.duckdb")) as database:
+        database.execute("CREATE TABLE other (x INTEGER)")
+    assert [s["name"] for s in ask(asked, "/api/v1/sinks")["sinks"]] == ["popular"]
+
+
+def test_keys_of_every_type(tmp_path: Path) -> None:
+    """Numbers, dates, times, truth and nothing find their course again."""
+    sql = """
+    CREATE SOURCE s (unit BIGINT, a BIGINT, b DATE, c DOUBLE, d BOOLEAN, e TEXT);
+    CREATE SINK t AS SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 40, delta = 1e-3,
+      privacy_unit_column = unit, max_rows_contributed = 1, mechanism = 'tree')
+      a, b, c, d, e AS "odd "" name", COUNT(*) AS n FROM s GROUP BY a, b, c, d, e
+      EMIT EVERY INTERVAL 1 SECOND FOR 3 TRIGGERS;
+    """
+    (sink,) = compile_script(sql).sinks
+    kept = Kept(Collected(), tmp_path / "state", "t")
+    engine = open_engine(
+        sink, state=tmp_path / "state", secret=tmp_path / "secret", folder=tmp_path, output=kept
+    )
+    rows = duckdb.sql(
+        "SELECT range AS unit, [-7, NULL][1 + range % 2] AS a, [DATE '2024-02-29', NULL][1 +"
+        " range % 2] AS b, [0.1, NULL][1 + range % 2] AS c, [true, NULL][1 + range % 2] AS d,"
+        " ['x', NULL][1 + range % 2] AS e FROM range(200)"
+    ).to_arrow_table()
+    engine.source.push(rows)  # type: ignore[attr-defined]
+    kept.describe(engine)
+    engine.clock.wait(engine.schedule.due(engine.next_trigger), threading.Event())
+    engine.step()
+    engine.close()
+    asked = client(tmp_path / "state")
+    page = ask(asked, "/api/v1/sinks/t/keys")
+    assert page["window"]["start_us"] is None
+    keys = [row["key"] for row in page["rows"]]
+    assert sorted(keys, key=str) == [["-7", "2024-02-29", "0.1", "true", "x"], [None] * 5]
+    for row in page["rows"]:
+        course = ask(client(tmp_path / "state"), "/api/v1/sinks/t/key", id=row["id"])
+        assert course["values"][0] == [row["values"][0]["value"]]
+
+
+def test_answers_are_tagged_until_the_next_release(tmp_path: Path) -> None:
+    write_events(tmp_path)
+    asked = client(replay(tmp_path, triggers=2))
+    first = asked.get(f"{SINK}/keys")
+    again = asked.get(f"{SINK}/keys", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    replay(tmp_path, triggers=1)
+    new = asked.get(f"{SINK}/keys", headers={"If-None-Match": first.headers["etag"]})
+    assert new.status_code == 200
+    assert asked.head(f"{SINK}/keys").status_code == 200
+
+
+def test_health_follows_public_time(tmp_path: Path) -> None:
+    write_events(tmp_path)
+    state = replay(tmp_path, triggers=5)
+    (sink, _) = ask(client(state), "/api/v1/health")["sinks"]
+    assert sink["status"] == "stopped"
+    assert (sink["triggers_run"], sink["triggers_in_all"]) == (5, 12)
+    assert sink["last_due"] == "2024-05-01T01:15:00Z"
+    about = state / "popular.releases" / "about.json"
+    body = json.loads(about.read_bytes())
+    body["schedule"]["on_event_time"] = False
+    about.write_text(json.dumps(body))
+    (about.parent / "status.json").write_text('{"status": "running"}')
+    due = 1_714_526_100_000_000
+    for after, status in ((0, "running"), (29 * 60, "running"), (31 * 60, "late")):
+        asked = client(state, now=due + after * 1_000_000)
+        (sink, _) = ask(asked, "/api/v1/health")["sinks"]
+        assert (sink["status"], sink["seconds_since_due"]) == (status, after)
+        assert sink["next_due"] == "2024-05-01T01:30:00Z"
+    (about.parent / "status.json").write_text('{"status": "failed"}')
+    assert ask(client(state), "/api/v1/health")["status"] == "failed"
+
+
+def test_metrics_are_prometheus_text(ran: Path) -> None:
+    answer = client(ran / "state").get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    rows = len(released(ran, WINDOWS[-1]))
+    assert f'dpsqlp_released_rows{{sink="popular"}} {rows}' in lines
+    assert 'dpsqlp_epsilon{sink="popular"} 8.0' in lines
+    assert 'dpsqlp_late{sink="total"} 0' in lines
+    for line in lines:
+        assert line.startswith(("# HELP dpsqlp_", "# TYPE dpsqlp_", "dpsqlp_"))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "page=0",
+        "page=x",
+        "page=1e3",
+        "size=101",
+        "size=-1",
+        "direction=up",
+        "window=now",
+        "unknown=1",
+        "page=1&page=2",
+        "search=" + "x" * 201,
+    ],
+)
+def test_wrong_parameters_are_refused_without_repeating_them(ran: Path, query: str) -> None:
+    answer = client(ran / "state").get(f"{SINK}/keys?{query}")
+    assert answer.status_code == 400
+    given = query.split("=")[1]
+    assert len(given) < 4 or given not in answer.json()["error"]
+
+
+def test_what_is_not_there_is_said(ran: Path) -> None:
+    asked = client(ran / "state")
+    for address in (
+        "/api/v1/sinks/none/keys",
+        f"{SINK}/keys?window=5",
+        f"{SINK}/keys?order=nothing",
+        f"{SINK}/key?id={'0' * 32}",
+        f"{SINK}/operator",
+        "/nothing",
+    ):
+        assert asked.get(address).status_code == 404, address
+    assert asked.get(f"{SINK}/key?id=XYZ").status_code == 400
+    assert ask(asked, f"{SINK}/keys", page=999)["rows"] == []
+
+
+def test_what_cannot_be_served_is_refused(ran: Path, tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="holds no releases"):
+        find_origins(tmp_path, tmp_path)
+    (tmp_path / "x.duckdb").write_text("no database")
+    with pytest.raises(StateError, match="no DuckDB file"):
+        find_origins(tmp_path / "x.duckdb", tmp_path)
+    shutil.copytree(ran / "state" / "popular", tmp_path / "state" / "popular")
+    with pytest.raises(StateError, match="keeps no releases"):
+        find_origins(tmp_path / "state", tmp_path)
+    assert len(find_origins(ran / "state" / "popular", tmp_path)) == 1
+    assert len(find_origins(ran / "state" / "popular.releases", tmp_path)) == 1
+
+
+def test_releases_of_two_pipelines_are_not_mixed(tmp_path: Path) -> None:
+    write_events(tmp_path)
+    state = replay(tmp_path, triggers=1)
+    shutil.rmtree(state / "popular")
+    with pytest.raises(StateError, match="another pipeline"):
+        replay(tmp_path, triggers=1)
+
+
+def test_a_release_that_comes_again_replaces_its_file(tmp_path: Path) -> None:
+    write_events(tmp_path)
+    kept = replay(tmp_path, triggers=2) / "popular.releases"
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    replay(tmp_path, triggers=0)
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert len([name for name in before if name.startswith("trigger-")]) == 2
+
+
+def test_a_release_that_cannot_be_kept_stops_the_run(tmp_path: Path) -> None:
+    """At the next trigger, or at the end."""
+    (tmp_path / "t.releases").write_text("in the way")
+    kept = Kept(Collected(), tmp_path, "t")
+    kept.emit(1, pa.table({"trigger": [1]}))
+    with pytest.raises(StateError, match="could not be written"):
+        kept.emit(2, pa.table({"trigger": [2]}))
+    kept.close()
+
+
+def test_a_page_begins_before_the_first_trigger(tmp_path: Path) -> None:
+    write_events(tmp_path)
+    asked = client(replay(tmp_path, triggers=0))
+    assert ask(asked, f"{SINK}/keys")["rows"] == []
+    assert ask(asked, f"{SINK}/windows")["windows"] == []
+    assert ask(asked, f"{SINK}/beside")["windows"] == []
+    assert ask(asked, SINK)["aggregates"] == ["views", "seconds", "people"]
+    assert asked.get(f"{SINK}/key?id={'0' * 32}").status_code == 404
+    assert asked.get("/metrics").status_code == 200
+    replay(tmp_path, triggers=1)
+    assert ask(asked, f"{SINK}/keys")["total"] > 0
+
+
+def test_the_pages_and_the_clock_of_these_tests() -> None:
+    assert len(PAGES) == len(set(PAGES))
+    assert WINDOWS[0] < NOW < WINDOWS[-1] + HOUR
+    assert make_sink("x", {"connector": "stdout"}, Path()) is not None

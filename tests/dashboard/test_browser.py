@@ -1,0 +1,365 @@
+"""Every view in a browser, while a pipeline runs, with keys that would rather be markup."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from dashboard.pipelines import COMMAND, HOSTILE, PAGES, live_run
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+VIEWS = {
+    "keys": "table.keys tbody tr",
+    "windows": "table.beside tbody tr",
+    "promise": ".chart canvas",
+    "health": "dl",
+}
+PHONE, DESKTOP = (360, 760), (1280, 900)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The distribution's Chromium; `make services` installs it."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        text = "The browser tests need Chromium. Install it, for example with `make services`."
+        if os.environ.get("CI"):
+            pytest.fail(text)
+        pytest.skip(text)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def serving(path: Path, *options: str, **environment: str) -> Iterator[str]:
+    command = [*COMMAND, "serve", str(path), "--port", "0", *options]
+    server = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    )
+    try:
+        assert server.stderr is not None
+        found = re.search(r"http://\S+", server.stderr.readline())
+        assert found is not None
+        yield found[0]
+    finally:
+        server.terminate()
+        server.wait(20)
+        server.stderr.close()  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module")
+def address(ran: Path) -> Iterator[str]:
+    """A page of what has run."""
+    with serving(ran / "state") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A page beside a pipeline with a trigger every second."""
+    with live_run(tmp_path_factory.mktemp("live"), "--operator-metrics") as found:
+        yield found
+
+
+@contextmanager
+def opened(
+    browser: Browser, size: tuple[int, int] = DESKTOP, scheme: Any = "light", **options: Any
+) -> Iterator[Page]:
+    """A tab that tolerates no error and no request to elsewhere."""
+    viewport: Any = {"width": size[0], "height": size[1]}
+    context = browser.new_context(viewport=viewport, color_scheme=scheme, **options)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+    page.on("dialog", lambda dialog: problems.append("a dialog"))
+    page.on(
+        "request",
+        lambda r: None if r.url.startswith("http://127.0.0.1:") else problems.append(r.url),
+    )
+    yield page
+    context.close()
+    assert problems == []
+
+
+def go(page: Page, view: str) -> None:
+    page.click(f"header nav a[data-view={view}]")
+    page.wait_for_selector(VIEWS[view])
+
+
+def trigger(page: Page) -> int:
+    text = page.locator("#tick").inner_text()
+    found = re.search(r"\d+", text)
+    return int(found[0]) if found else 0
+
+
+def test_every_view_follows_a_running_pipeline(browser: Browser, live: str) -> None:
+    with opened(browser) as page:
+        page.goto(live)
+        page.wait_for_selector(VIEWS["keys"])
+        expect(page.locator("#status")).to_have_text("running")
+        for view in VIEWS:
+            go(page, view)
+            before = trigger(page)
+            page.wait_for_function(
+                "before => Number(/\\d+/.exec(document.getElementById('tick').innerText)?.[0]) >"
+                " before",
+                arg=before,
+            )
+            page.wait_for_selector(VIEWS[view])
+        expect(page.locator(".notprivate")).to_contain_text("not private")
+        go(page, "keys")
+        page.locator("td.key a").first.click()
+        page.wait_for_selector(".chart canvas")
+
+
+@pytest.mark.parametrize("which", ["address", "live"])
+def test_hostile_keys_are_text(
+    browser: Browser, which: str, request: pytest.FixtureRequest
+) -> None:
+    with opened(browser) as page:
+        page.goto(request.getfixturevalue(which))
+        page.wait_for_selector(VIEWS["keys"])
+        for search in ("<script", "<img", "xxxxxxxx", "emoji", "مرحبا", "quoted", "a?b&c", "tail"):
+            page.fill("input[type=search]", search)
+            link = page.locator("td.key a")
+            expect(link).to_have_count(1)
+            expect(link).to_contain_text(search)
+            expect(page.locator("td.key bdi")).to_have_count(1)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            link.click()
+            page.wait_for_selector(".chart canvas")
+            shown = page.locator("h1.keyname").inner_text()
+            assert search in shown
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            page.go_back()
+            page.wait_for_selector("input[type=search]")
+        assert page.locator("main script, main img").count() == 0
+        assert "owned" not in page.title()
+
+
+def test_what_hides_or_reorders_text_is_shown(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}#/keys?search=tail")
+        link = page.locator("td.key a")
+        expect(link).to_have_text("abc⟨U+202E⟩dcba␇␊␉tail")
+        page.goto(f"{address}#/keys?order=key&direction=asc")
+        expect(link.first).to_have_text("empty text")
+
+
+def test_search_order_and_pages(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        rows = page.locator(VIEWS["keys"])
+        expect(rows).to_have_count(50)
+        page.click("text=Next")
+        expect(page.locator(".pager input")).to_have_value("2")
+        expect(rows).to_have_count(len(PAGES) - 50)
+        page.type("input[type=search]", "page/00", delay=60)
+        expect(rows).to_have_count(10)
+        expect(page.locator("input[type=search]")).to_be_focused()
+        expect(page.locator("input[type=search]")).to_have_value("page/00")
+        page.select_option("select[data-focus=order]", "asc seconds")
+        expect(page.locator("thead")).to_contain_text("seconds ± 2 sd")
+        page.fill("input[type=search]", "rare")
+        expect(page.locator(".empty")).to_contain_text("too few")
+        page.goto(f"{address}#/keys?page=2")
+        page.go_back()
+        page.go_forward()
+        expect(page.locator(".pager input")).to_have_value("2")
+
+
+def test_a_course_has_its_noise_band(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        page.locator("td.key a").first.click()
+        page.wait_for_selector(".chart canvas")
+        expect(page.locator(".legend")).to_contain_text("± 2 standard deviations")
+        expect(page.locator(".readout")).to_contain_text("±")
+        painted = page.evaluate(
+            "() => { const c = document.querySelector('.chart canvas');"
+            " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            " let n = 0; for (let i = 3; i < d.length; i += 4) if (d[i] > 20 && d[i] < 80) n++;"
+            " return n }"
+        )
+        assert painted > 500  # the band is translucent
+        page.click("summary")
+        expect(page.locator("details tbody tr")).to_have_count(4)
+        page.select_option("select[data-focus=column]", "people")
+        expect(page.locator(".legend")).to_contain_text("what the key had to reach")
+        page.select_option("select[data-focus=window]", index=1)
+        expect(page.locator("p.lead")).to_contain_text("01:00 – 02:00")
+
+
+def test_windows_stand_side_by_side(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        go(page, "windows")
+        expect(page.locator("table.beside thead th")).to_have_count(4)
+        page.select_option("select[data-focus=count]", "2")
+        expect(page.locator("table.beside thead th")).to_have_count(3)
+        assert page.locator("table.beside tbody tr").first.locator(".errorbar .noise").count() == 6
+
+
+def test_the_promise_is_in_words_and_numbers(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}#/promise")
+        page.wait_for_selector(VIEWS["promise"])
+        text = page.locator("main").inner_text()
+        for part in ("Who is protected", "What is not promised", "ε = 8", "δ = 10⁻⁴", "user_id"):
+            assert part in text
+        assert page.locator(".chart canvas").count() == 2
+        page.click("summary")
+        expect(page.locator("pre")).to_contain_text("-differentially private for each user_id")
+        page.select_option("#sink", "total")
+        expect(page.locator("main")).to_contain_text("ε = 1")
+
+
+def test_a_sink_by_itself_has_no_promise(browser: Browser, ran: Path) -> None:
+    with serving(ran / "out") as address, opened(browser) as page:
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        assert page.locator(VIEWS["keys"]).count() == 50
+        go(page, "windows")
+        go(page, "health")
+        expect(page.locator("main")).to_contain_text("does not say whether")
+
+
+def test_a_token_is_asked_for_and_kept_in_the_tab(browser: Browser, ran: Path) -> None:
+    with serving(ran / "state", DPSQLP_DASHBOARD_TOKEN="sesame") as address:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(address)
+        page.fill("#token", "wrong")
+        page.click("text=Open")
+        expect(page.locator("form")).to_contain_text("not accepted")
+        page.fill("#token", "sesame")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(VIEWS["keys"])
+        page.reload()
+        page.wait_for_selector(VIEWS["keys"])
+        assert context.cookies() == []
+        assert "sesame" not in page.url
+        assert page.evaluate("JSON.stringify(localStorage)").count("sesame") == 0
+        context.close()
+
+
+def test_a_server_that_goes_away_is_said_and_found_again(browser: Browser, ran: Path) -> None:
+    with serving(ran / "state") as address:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        page.route("**/api/**", lambda route: route.abort())
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # asks at once
+        expect(page.locator("#banner")).to_contain_text("does not answer")
+        page.unroute("**/api/**")
+        expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_axe_finds_no_violation_and_nothing_sticks_out(
+    browser: Browser, address: str, size: tuple[int, int], scheme: str
+) -> None:
+    with opened(browser, size, scheme) as page:
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        for view in ("keys", "key", "windows", "promise", "health"):
+            if view == "key":
+                page.locator("td.key a").first.click()
+                page.wait_for_selector(".chart canvas")
+                page.click("summary")
+            else:
+                go(page, view)
+            found = Axe().run(page)
+            assert found.violations_count == 0, found.generate_report()
+            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, view
+
+
+def test_the_theme_can_be_chosen(browser: Browser, address: str) -> None:
+    with opened(browser, scheme="light") as page:
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        ground = "getComputedStyle(document.body).backgroundColor"
+        colours = [page.evaluate(ground)]
+        for _ in range(2):
+            page.click("#theme")
+            colours.append(page.evaluate(ground))
+        auto, light, dark = colours
+        assert auto == light != dark
+        page.reload()
+        page.wait_for_selector(VIEWS["keys"])
+        assert page.evaluate(ground) == dark
+        assert Axe().run(page).violations_count == 0
+
+
+def test_the_keyboard_reaches_everything_in_order(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        stops = []
+        for _ in range(14):
+            page.keyboard.press("Tab")
+            stops.append(
+                page.evaluate(
+                    "(e => e.id || e.dataset.view || e.dataset.focus?.split('-')[0] || e.className)"
+                    "(document.activeElement)"
+                )
+            )
+        assert stops[:11] == [
+            "skip",
+            "sink",
+            "status",
+            "theme",
+            "keys",
+            "windows",
+            "promise",
+            "health",
+            "search",
+            "window",
+            "order",
+        ]
+        assert stops[11:] == ["key"] * 3
+        assert page.evaluate(
+            "getComputedStyle(document.activeElement).outlineStyle !== 'none'"
+        )  # one sees where one is
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".chart canvas")
+        page.evaluate("document.activeElement.blur()")
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_the_keys_of_these_tests_are_hostile() -> None:
+    assert any(len(key) >= 10_000 for key in HOSTILE)
+    assert any("<script>" in key for key in HOSTILE)

@@ -1,0 +1,127 @@
+"""The page shows released values alone. Each test was seen to fail on a page that shows more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from dashboard.asking import SINK, ask, client, everything
+from dashboard.pipelines import live_run, replay, write_events
+
+
+def test_unreleased_data_changes_no_byte(tmp_path: Path) -> None:
+    """Two runs of one instance, on streams that differ in keys that are not released."""
+    write_events(tmp_path)
+    state = replay(tmp_path, triggers=0, names=["popular"])
+    shutil.copytree(state, tmp_path / "copy")
+    write_events(tmp_path, ["/rare"])
+    replay(tmp_path, names=["popular"])
+    first = everything(client(state))
+    sizes = {path.name: path.stat().st_size for path in state.rglob("*") if path.is_file()}
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "copy", state)
+    write_events(tmp_path, [f"/rare/{n}" for n in range(500)])
+    replay(tmp_path, names=["popular"])
+    after = {path.name: path.stat().st_size for path in state.rglob("*") if path.is_file()}
+    assert sizes != after  # there was something to show
+    second = everything(client(state))
+    assert len(first) > 100
+    assert first == second
+
+
+def test_the_state_the_stream_and_the_secret_are_not_needed(ran: Path, tmp_path: Path) -> None:
+    """Nothing but the folders of releases is read."""
+    shutil.copytree(ran, tmp_path / "ran")
+    before = everything(client(tmp_path / "ran" / "state"))
+    for name in ("secret", "in", "out", "total", "state/popular", "state/total"):
+        path = tmp_path / "ran" / name
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+    assert everything(client(tmp_path / "ran" / "state")) == before
+
+
+def test_nothing_of_the_instance_or_the_source_is_shown(ran: Path) -> None:
+    kept = "".join(path.read_text() for path in (ran / "state" / "popular.releases").glob("*.json"))
+    shown = kept + "".join(body.decode() for _, body in everything(client(ran / "state")).values())
+    pipeline = json.loads(json.loads((ran / "state/popular/pipeline.json").read_text())["body"])
+    manifest = json.loads(json.loads((ran / "state/popular/manifest.json").read_text())["body"])
+    for hidden in (
+        pipeline["instance"],
+        manifest["secret_check"],
+        manifest["input_digest"],
+        (ran / "secret").read_text().strip(),
+        "/rare",
+        "a.parquet",
+        str(ran),
+    ):
+        assert hidden not in shown
+
+
+def test_operator_metrics_are_off(ran: Path, tmp_path: Path) -> None:
+    """Also where a run has written them."""
+    shutil.copytree(ran, tmp_path / "ran")
+    state = tmp_path / "ran" / "state"
+    body = {"trigger": 1, "records": 987_654, "records_per_second": 5.0, "lag_seconds": None}
+    body |= {"trigger_seconds": 0.25, "state_bytes": 123_456}
+    (state / "popular" / "operator.json").write_text(json.dumps(body))
+    asked = client(state)
+    assert "987654" not in str(everything(asked))
+    assert "not_private" not in asked.get("/metrics").text
+    assert asked.get(f"{SINK}/operator").status_code == 404
+    assert "operator" not in str(ask(asked, "/openapi.json")["paths"])
+    assert ask(asked, "/api/v1/health")["operator_metrics"] is False
+
+    asked = client(state, operator=True)
+    assert ask(asked, f"{SINK}/operator") == {"not_private": True, **body}
+    lines = [line for line in asked.get("/metrics").text.splitlines() if "operator" in line]
+    names = {line.split("{")[0] for line in lines if not line.startswith("#")}
+    assert names == {
+        f"dpsqlp_operator_{name}_not_private"
+        for name in ("records", "records_per_second", "trigger_seconds", "state_bytes")
+    }
+    assert all("NOT PRIVATE" in line for line in lines if line.startswith("# HELP"))
+    everywhere_else = everything(asked)
+    del everywhere_else["/metrics"]
+    assert "987654" not in str(everywhere_else)
+
+
+def test_an_error_is_logged_without_what_was_asked(
+    ran: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ran / "state" / "popular.releases", tmp_path / "popular.releases")
+    newest = max((tmp_path / "popular.releases").glob("*.parquet"))
+    newest.write_bytes(b"damaged")
+    answer = client(tmp_path / "popular.releases").get(f"{SINK}/keys?search=sensitive")
+    assert answer.status_code == 500
+    printed = "".join(capfd.readouterr())
+    assert "The page failed" in printed
+    for text in ("sensitive", str(tmp_path), "damaged"):
+        assert text not in printed + answer.text
+
+
+def test_a_run_writes_operator_metrics_only_when_asked(tmp_path: Path) -> None:
+    import httpx2
+
+    for options, found in (((), 404), (("--operator-metrics",), 200)):
+        folder = tmp_path / str(found)
+        folder.mkdir()
+        with live_run(folder, *options) as address:
+            for _ in range(100):
+                health = httpx2.get(f"{address}api/v1/health").json()
+                if health["sinks"][0]["last_trigger"] is not None:
+                    break
+                time.sleep(0.1)
+            answer = httpx2.get(f"{address}api/v1/sinks/live/operator")
+            for _ in range(20):  # written just after the release
+                if answer.status_code == found:
+                    break
+                time.sleep(0.1)
+                answer = httpx2.get(f"{address}api/v1/sinks/live/operator")
+            assert answer.status_code == found
+        written = list(folder.rglob("operator.json"))
+        assert len(written) == (found == 200)
+        if written:
+            assert json.loads(written[0].read_bytes())["records"] > 0

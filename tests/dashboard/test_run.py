@@ -1,0 +1,139 @@
+"""The page beside a run, and by itself: how it begins and ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from typer.testing import CliRunner
+
+from dashboard.pipelines import COMMAND, live_run
+from dpsqlp.cli.app import app
+from dpsqlp.dashboard import process
+
+
+def until(condition: Any, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def reachable(address: str) -> bool:
+    try:
+        return httpx2.get(f"{address}api/v1/health").status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+def sink_of(address: str) -> dict[str, Any]:
+    found: dict[str, Any] = httpx2.get(f"{address}api/v1/health").json()["sinks"][0]
+    return found
+
+
+def test_a_run_is_watched_while_it_lasts(tmp_path: Path) -> None:
+    with live_run(tmp_path) as address:
+        until(lambda: (sink_of(address)["last_trigger"] or 0) > 0)
+        first = sink_of(address)["last_trigger"]
+        until(lambda: sink_of(address)["last_trigger"] > first)
+        assert sink_of(address)["status"] == "running"
+        base = f"{address}api/v1/sinks/live"
+        until(lambda: httpx2.get(f"{base}/keys").json()["total"] > 0)
+    assert not reachable(address)
+    status = tmp_path / "live.state" / "live.releases" / "status.json"
+    assert status.read_text() == '{"status": "stopped"}'
+
+
+def test_a_run_asks_for_the_token_of_its_environment(tmp_path: Path) -> None:
+    with live_run(tmp_path, DPSQLP_DASHBOARD_TOKEN="t") as address:
+        health = f"{address}api/v1/health"
+        until(lambda: httpx2.get(health).status_code == 401)
+        assert httpx2.get(health, headers={"Authorization": "Bearer t"}).status_code == 200
+
+
+def test_a_run_that_is_killed_takes_the_page_with_it(tmp_path: Path) -> None:
+    code = (
+        "import os, time; from dpsqlp.dashboard.process import Settings, beside\n"
+        f"with beside(Settings({str(tmp_path)!r}, port=0)) as address:\n"
+        "    print(address, flush=True); time.sleep(60)"
+    )
+    (tmp_path / "x.releases").mkdir()
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    address = parent.stdout.readline().strip()
+    until(lambda: reachable(address))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until(lambda: not reachable(address))
+
+
+def test_serve_says_where_and_ends_at_a_signal(ran: Path) -> None:
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)):
+        command = [*COMMAND, "serve", str(ran / "state"), "--port", "0"]
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert server.stderr is not None
+        found = re.search(r"http://\S+", server.stderr.readline())
+        assert found is not None
+        until(lambda at=found[0]: reachable(at))
+        assert httpx2.get(found[0]).headers["content-type"].startswith("text/html")
+        with socket.create_connection(found[0].split("/")[2].split(":")) as raw:  # type: ignore[arg-type]
+            raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000 + b"\r\n\r\n")
+            assert raw.recv(100).startswith((b"HTTP/1.1 400", b"HTTP/1.1 431"))
+        server.send_signal(number)
+        assert server.wait(20) == code
+        assert "Traceback" not in server.stderr.read()
+        server.stderr.close()
+
+
+def test_serve_refuses_what_it_cannot_serve(ran: Path, tmp_path: Path) -> None:
+    for words, said in (
+        ((str(tmp_path),), "holds no releases"),
+        ((str(ran / "state"), "--host", "0.0.0.0"), "Give a token"),
+        ((str(ran / "state"), "--port", "1", "--host", "203.0.113.7", "--token", "t"), "--port"),
+    ):
+        answer = CliRunner().invoke(app, ["serve", *words])
+        assert answer.exit_code == 1
+        assert said in answer.stderr
+
+
+def test_without_its_packages_the_page_says_what_to_install(
+    ran: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    answer = CliRunner().invoke(app, ["serve", str(ran / "state")])
+    assert answer.exit_code == 1
+    assert "pip install 'dpsqlp[dashboard]'" in answer.stderr
+
+
+def test_a_failed_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind of error and its text stay in the log."""
+    from dashboard.pipelines import SQL, write_events
+
+    write_events(tmp_path)
+    (tmp_path / "views.sql").write_text(SQL.format(sink="connector = 'parquet', path = 'out'"))
+    (tmp_path / "in" / "b.parquet").write_text("not Parquet: sensitive")
+    answer = CliRunner().invoke(
+        app, ["run", str(tmp_path / "views.sql"), "--dashboard", "--port", "0"]
+    )
+    assert answer.exit_code == 1
+    statuses = list(tmp_path.rglob("status.json"))
+    if statuses:  # it failed at a trigger, not before the first
+        assert {path.read_text() for path in statuses} == {'{"status": "failed"}'}
+    else:
+        assert "b.parquet" in answer.stderr
+
+
+def test_the_page_comes_after_the_pipeline() -> None:
+    """A nicer process: the scheduler gives the pipeline the cores first."""
+    assert "os.nice(10)" in Path(process.__file__).read_text()
+    assert os.nice(0) >= 0
