@@ -1253,8 +1253,10 @@ POSTGRES = [
         "the largest value seen is the ceiling",
         "1: never by the largest value seen",
         "sources/postgres.py",
-        """where = f"{column} <= {literal(ceiling)}::{kind}\"""",
-        """where = "true\"""",
+        "            until = self._settled(connection, table, after)\n",
+        "            until = self._settled(connection, table, after)\n"
+        "            until = _one(connection, f'SELECT max({quoted(self._column)})::text'"
+        " f' FROM {table.name}')\n",
         "postgres/test_source.py::test_a_value_from_elsewhere_does_not_push_ahead",
     ),
     Break(

@@ -29,6 +29,7 @@ from dpsqlp.errors import DpsqlpError, PlanError, SinkError, UnavailableError
 from dpsqlp.sinks import postgres as sink_module
 from dpsqlp.sinks.base import Sink, make_sink
 from dpsqlp.sinks.postgres import PostgresSink
+from dpsqlp.sql.options import from_environment
 from postgres.cluster import PASSWORD, Cluster, bad_line
 
 KEYS = ["it's", 'a "b"', "ünï", "", None, "\\.", "\\N", "a\nb\r\n", "NULL", ",", " x ", "😀"]
@@ -59,6 +60,12 @@ def sink(server: Cluster) -> Iterator[PostgresSink]:
     made.open("", ["k"])
     yield made
     made.close()
+
+
+def opened(server: Cluster, pipeline: str) -> PostgresSink:
+    sink = PostgresSink(server.dsn, "t")
+    sink.open(pipeline, ["k"])
+    return sink
 
 
 def rows_of(server: Cluster, table: str = "t") -> list[tuple[Any, ...]]:
@@ -343,6 +350,50 @@ def test_it_can_be_sent_to_another_process_before_it_is_used(server: Cluster) ->
     made.emit(1, release(1))
     made.close()
     assert len(rows_of(server)) == len(KEYS)
+
+
+def test_a_password_in_a_dsn_stays_one_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("P", "it's my host=elsewhere \\ @x")
+    for dsn, rest in (
+        ("user=u password=${P} host=h", {}),
+        ("user=u password='${P}' host=h", {}),
+        ("postgresql://u:${P}@h/d", {"dbname": "d"}),
+    ):
+        filled = str(from_environment({"dsn": dsn})["dsn"])
+        wanted = {"user": "u", "password": "it's my host=elsewhere \\ @x", "host": "h"}
+        assert psycopg.conninfo.conninfo_to_dict(filled) == wanted | rest
+
+
+def test_a_table_made_beforehand_belongs_to_the_first(server: Cluster) -> None:
+    """And to no other, whose triggers have the same numbers; not even under a running sink."""
+    first, second = opened(server, "aaa"), opened(server, "bbb")
+    first.emit(1, release(1))
+    server.run("COMMENT ON TABLE t IS NULL")
+    first.emit(2, release(2))
+    with pytest.raises(SinkError, match="another pipeline"):
+        second.emit(1, release(1))
+    server.run("ALTER TABLE t RENAME TO old; DROP VIEW t_current")
+    second.emit(1, release(1))
+    with pytest.raises(SinkError, match="another pipeline"):
+        first.emit(3, release(3))
+    server.run("ALTER TABLE t SET UNLOGGED")
+    with pytest.raises(SinkError, match="survive a crash"):
+        second.emit(2, release(2))
+    for sink in (first, second):
+        sink.close()
+
+
+def test_a_view_of_something_else_is_left_alone(server: Cluster) -> None:
+    server.run("CREATE VIEW t_current AS SELECT 1 AS x")
+    sink = opened(server, "aaa")
+    with pytest.raises(SinkError, match="t_current"):
+        sink.emit(1, release(1))
+    server.run("DROP VIEW t_current")
+    sink.emit(1, release(1))
+    server.run("ALTER TABLE t RENAME TO old")
+    with pytest.raises(SinkError, match="t_current"):
+        sink.emit(2, release(2))
+    sink.close()
 
 
 def test_the_dsn_may_come_from_the_environment(

@@ -54,16 +54,14 @@ _REFUSED = {
     _ERROR._SSL: "fail the TLS handshake",
 }
 _SHUT_OUT = (_ERROR._FENCED, _ERROR.PRODUCER_FENCED, _ERROR.INVALID_PRODUCER_EPOCH)
-# What passes by itself, besides what the client calls retriable.
-_PASSING = (
-    *(_ERROR._TRANSPORT, _ERROR._TIMED_OUT, _ERROR._MSG_TIMED_OUT, _ERROR._ALL_BROKERS_DOWN),
-    *(_ERROR._RESOLVE, _ERROR._WAIT_COORD, _ERROR._PURGE_QUEUE, _ERROR._PURGE_INFLIGHT),
-    *(_ERROR._UNKNOWN_TOPIC, _ERROR._UNKNOWN_PARTITION, _ERROR.UNKNOWN_TOPIC_OR_PART),
-    *(_ERROR.REQUEST_TIMED_OUT, _ERROR.BROKER_NOT_AVAILABLE, _ERROR.LEADER_NOT_AVAILABLE),
-    *(_ERROR.COORDINATOR_NOT_AVAILABLE, _ERROR.COORDINATOR_LOAD_IN_PROGRESS),
-    *(_ERROR.NOT_COORDINATOR, _ERROR.NETWORK_EXCEPTION, _ERROR.CONCURRENT_TRANSACTIONS),
-    *(_ERROR.NOT_ENOUGH_REPLICAS, _ERROR.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
-    *(_ERROR.NOT_LEADER_FOR_PARTITION, _ERROR.KAFKA_STORAGE_ERROR, _ERROR.NOT_CONTROLLER),
+# What does not pass by itself. All else is waited for, and named while it is.
+_PERMANENT = (
+    *(_ERROR.MSG_SIZE_TOO_LARGE, _ERROR.RECORD_LIST_TOO_LARGE, _ERROR.INVALID_RECORD),
+    *(_ERROR.TOPIC_EXCEPTION, _ERROR.INVALID_TRANSACTION_TIMEOUT, _ERROR.POLICY_VIOLATION),
+    *(_ERROR.INVALID_CONFIG, _ERROR.INVALID_PARTITIONS, _ERROR.UNSUPPORTED_VERSION),
+    *(_ERROR.UNSUPPORTED_COMPRESSION_TYPE, _ERROR.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    *(_ERROR.UNSUPPORTED_SASL_MECHANISM, _ERROR.SECURITY_DISABLED, _ERROR._INVALID_ARG),
+    *(_ERROR._UNSUPPORTED_FEATURE, _ERROR._NOT_IMPLEMENTED),
 )
 # A value that the client cannot unpack.
 _BROKEN = (_ERROR._BAD_COMPRESSION, _ERROR._BAD_MSG, _ERROR.MSG_SIZE_TOO_LARGE)
@@ -108,7 +106,7 @@ class Kafka:
                 f"The Kafka brokers {self.brokers} {why}. Check the options kafka.security.protocol"
                 " and kafka.sasl.* or kafka.ssl.*, and what the user may do. Nothing is lost."
             )
-        if error.retriable() or error.code() in _PASSING:
+        if error.code() not in _PERMANENT:
             return UnavailableError(
                 f"The Kafka brokers {self.brokers} do not answer ({error.name()}). Nothing is lost."
             )

@@ -33,7 +33,8 @@ SET LOCAL client_encoding = 'UTF8'; SET LOCAL DateStyle = 'ISO, YMD'; SET LOCAL 
 SET LOCAL IntervalStyle = 'postgres'; SET LOCAL extra_float_digits = 1;
 SET LOCAL bytea_output = 'hex'; SET LOCAL lock_timeout = '10s';
 SET LOCAL idle_in_transaction_session_timeout = '10min'; SET LOCAL tcp_keepalives_idle = 30;
-SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3
+SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3;
+SET LOCAL statement_timeout = 0
 """
 _AWAY = (  # connection, too many connections, shut down, locks, cancelled, deadlocks, idle too long
     *("08", "53300", "57P", "57014", "55P03", "40001", "40P01", "25P03", "25P04"),
@@ -50,7 +51,10 @@ _AWAY_TEXTS = (
     "connection slots",
     "terminating connection",
 )
-_REFUSED_TEXTS = ("FATAL", "no password supplied", "certificate", "server does not support SSL")
+_REFUSED_TEXTS = (
+    *("FATAL", "no password supplied", "certificate", "server does not support SSL"),
+    *("invalid ", "channel binding required", "authentication method requirement"),
+)
 _ADVICE = {
     "25006": "Name the primary in the dsn: this server takes no writes.",
     "28": "Correct user and password in the dsn, or the server's pg_hba.conf.",
@@ -72,16 +76,18 @@ class Server:
 
     @contextmanager
     def transaction(
-        self, seconds: float, *, writes: bool = False, one_snapshot: bool = False
+        self, seconds: float, *, writes: bool = False, records: bool = False
     ) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """A transaction of at most so many seconds, committed at the end."""
+        """A transaction of at most so many seconds, committed at the end. One that reads records
+        does so in one snapshot; what the server says of it may quote one, and is not shown.
+        """
         psycopg = _library()
         try:
             connection = self._connected(psycopg)
             connection.read_only = not writes
             connection.isolation_level = (
                 psycopg.IsolationLevel.REPEATABLE_READ
-                if one_snapshot
+                if records
                 else psycopg.IsolationLevel.READ_COMMITTED
             )
             with _at_most(seconds, connection):
@@ -90,7 +96,8 @@ class Server:
                 connection.commit()
         except psycopg.Error as error:
             self.close()
-            raise self._problem(error, isinstance(error, _lost(psycopg))) from None
+            lost = isinstance(error, _lost(psycopg))
+            raise self._problem(error, lost, records) from None
         except BaseException:
             self.close()  # also when interrupted: what it was doing is not known
             raise
@@ -117,7 +124,7 @@ class Server:
             self._connection = psycopg.connect(self._dsn, prepare_threshold=None, **patience)
         return self._connection
 
-    def _problem(self, error: psycopg.Error, lost: bool) -> DpsqlpError:
+    def _problem(self, error: psycopg.Error, lost: bool, records: bool) -> DpsqlpError:
         code, said = error.sqlstate, " ".join((error.diag.message_primary or str(error)).split())
         said = said[:300]
         if code is None:
@@ -127,7 +134,7 @@ class Server:
         else:
             away = code.startswith(_AWAY)
             advice = next((text for start, text in _ADVICE.items() if code.startswith(start)), "")
-            if not code.startswith((*_AWAY, *_SPEAKS_OF_NAMES)):
+            if records or not code.startswith((*_AWAY, *_SPEAKS_OF_NAMES)):
                 said = type(error).__name__
         named = f"{said} ({code})" if code else said
         if away:

@@ -20,7 +20,7 @@ from dpsqlp.engines.clock import Clock, Schedule, SystemClock
 from dpsqlp.engines.pipeline import open_pipeline
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.decode import decode
-from dpsqlp.errors import StateError, UnavailableError
+from dpsqlp.errors import SourceError, StateError, UnavailableError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import Source, sweep_spools
 from dpsqlp.sql import connect, standard_deviations
@@ -228,7 +228,13 @@ class Engine(ABC):
 
 def micro_batch(table: pa.Table) -> MicroBatch:
     """The core's columns of a row query's result."""
-    table = table.combine_chunks()
+    try:
+        table = table.combine_chunks()
+    except pa.ArrowInvalid:
+        raise SourceError(
+            "The texts of one column of a trigger take more than 2 GiB. Shorten them in the query,"
+            " for example with left(x, 1000). Nothing is lost; the trigger has not run."
+        ) from None
 
     def columns(prefix: str) -> tuple[Any, ...]:
         return tuple(table.column(name) for name in table.column_names if name.startswith(prefix))

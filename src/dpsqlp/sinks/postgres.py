@@ -51,7 +51,6 @@ class PostgresSink(Sink):
         self._view = quoted(self._schema, self._name + _CURRENT)
         self._server = Server(dsn, SinkError, "The release is kept.")
         self._pipeline, self._keys = "", list[str]()
-        self._checked = False
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
         """Say whose releases they will be: the table is no other pipeline's."""
@@ -61,7 +60,6 @@ class PostgresSink(Sink):
         """Replace the trigger's rows in one transaction."""
         columns = ", ".join(quoted(name) for name in release.column_names)
         rows = _as_text(release)
-        checked, self._checked = self._checked, False  # after a failure it is looked at again
         with self._server.transaction(_SECONDS, writes=True) as connection:
             connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', true)"
@@ -71,14 +69,12 @@ class PostgresSink(Sink):
             connection.execute(
                 f"SELECT pg_advisory_xact_lock(hashtextextended({literal(self._table)}, 0))"
             )
-            if not checked:
-                self._prepare(connection, release.schema)
+            self._prepare(connection, release.schema)
             connection.execute(f"DELETE FROM {self._table} WHERE trigger = {int(trigger)}")
             command = f"COPY {self._table} ({columns}) FROM STDIN (FORMAT csv)"
             with connection.cursor().copy(command) as copy:
                 for batch in rows.to_batches(_CHUNK_ROWS):
                     copy.write(_csv(batch))
-        self._checked = True
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -101,14 +97,20 @@ class PostgresSink(Sink):
                     " begin a new pipeline with a shorter name (AS ...)."
                 )
         found = connection.execute(
-            "SELECT relkind::text, coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class"
+            "SELECT relkind::text, relpersistence::text,"
+            " coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class"
             f" WHERE oid = to_regclass({literal(self._table)})"
         ).fetchone()
         if found is None:
             self._create(connection, wanted)
             self._show(connection, schema)
             return
-        kind, comment = found
+        kind, persistence, comment = found
+        if persistence != "p":
+            raise SinkError(
+                f"{self._table} does not survive a crash of the server. The release is kept. Run"
+                f" ALTER TABLE {self._table} SET LOGGED, then run again."
+            )
         columns: dict[Any, Any] = dict(
             connection.execute(
                 "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute WHERE"
@@ -134,9 +136,22 @@ class PostgresSink(Sink):
                 " numbers. The release is kept. Give table = another name, or rename or drop that"
                 " one, then run again."
             )
+        if owner is None:
+            self._claim(connection)
         view = connection.execute(f"SELECT to_regclass({literal(self._view)})").fetchone()
         if view == (None,):
             self._show(connection, schema)
+            return
+        reads = connection.execute(
+            "SELECT FROM pg_rewrite r JOIN pg_depend d ON d.objid = r.oid"
+            f" WHERE r.ev_class = to_regclass({literal(self._view)})"
+            f" AND d.refobjid = to_regclass({literal(self._table)})"
+        ).fetchone()
+        if reads is None:
+            raise SinkError(
+                f"{self._view} is there already and is no view of {self._table}. The release is"
+                " kept. Rename or drop it, then run again."
+            )
 
     def _create(self, connection: psycopg.Connection[Any], wanted: dict[str, str]) -> None:
         columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in wanted.items())
@@ -145,6 +160,10 @@ class PostgresSink(Sink):
             f"CREATE INDEX ON {self._table} (trigger);"  # what a trigger replaces
             f"CREATE INDEX ON {self._table} (window_start)"  # the view, asked for a window
         )
+        self._claim(connection)
+
+    def _claim(self, connection: psycopg.Connection[Any]) -> None:
+        """Say in the table's comment whose releases it has."""
         owner = literal(_OWNER + self._pipeline)
         connection.execute(f"COMMENT ON TABLE {self._table} IS {owner}")
 
@@ -156,7 +175,7 @@ class PostgresSink(Sink):
             apart.append(quoted(name) + (' COLLATE "C"' if text else ""))
         order = ", ".join([*apart, "trigger DESC"])
         connection.execute(
-            f"CREATE OR REPLACE VIEW {self._view} AS SELECT DISTINCT ON ({', '.join(apart)}) *"
+            f"CREATE VIEW {self._view} AS SELECT DISTINCT ON ({', '.join(apart)}) *"
             f" FROM {self._table} ORDER BY {order}"
         )
 

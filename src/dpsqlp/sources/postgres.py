@@ -14,9 +14,9 @@ ceiling of an earlier trigger serves, whose transactions have ended; else the ra
 records go to a later trigger, and none is lost.
 
 Privacy contract: which trigger a record belongs to follows from when its own value was drawn, and
-from how long transactions stay open; the ceiling is never the largest value seen, which one record
-could push ahead of everybody else's. Values are read as text and cast one by one: what cannot be
-cast, or is too long to be sent, is null. Rows whose column is null are never read.
+from how long transactions stay open; a range ends at the ceiling, never at the largest value seen,
+which one record could push ahead of everybody else's. Values are read as text and cast one by one:
+what cannot be cast, or is too long to be sent, is null. Rows whose column is null are never read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
-from dpsqlp.errors import SourceError
+from dpsqlp.errors import SourceError, UnavailableError
 from dpsqlp.sources.base import Source
 from dpsqlp.sql.query import SourceDef
 
@@ -45,10 +45,17 @@ _CHUNK_BYTES = 16 << 20
 _BYTES_MAX = 6 << 30
 _INTEGERS = ("smallint", "integer", "bigint")
 _TIME = "timestamp with time zone"
-_TEXTS = ("text", "character varying", "character", "json", "xml")
 # A row's text has to stay below the gigabyte that PostgreSQL can send; in the worst case each byte
 # is two.
-_VALUE_BYTES_MAX, _ROW_BYTES_MAX = 16 << 20, 256 << 20
+_VALUE_BYTES_MAX, _ROW_BYTES_MAX = 1 << 20, 256 << 20
+# A number in jsonb takes a dozen bytes, and 130,000 as text.
+_JSONB_BYTES_MAX = 32 << 10
+_SIMPLE = "BNDTIEZ"  # categories: their texts are short, whatever is stored
+_ELEMENTS = (
+    *("boolean", "smallint", "integer", "bigint", "real", "double precision", "text"),
+    *("character varying", "character", "date", "uuid", "timestamp without time zone", _TIME),
+)
+_READERS = 7235419043816220011  # an advisory lock that readers share, so that none waits for others
 _TREE = """
 WITH RECURSIVE tree AS (
   SELECT {table}::oid AS oid UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = oid)
@@ -63,8 +70,15 @@ FROM pg_sequence s WHERE s.seqrelid IN (
     AND refclassid = 'pg_class'::regclass AND refobjid = {table} AND refobjsubid = {place}
   UNION SELECT d.refobjid FROM pg_depend d JOIN pg_attrdef a ON d.objid = a.oid
     WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass
-      AND a.adrelid = {table} AND a.adnum = {place})
+      AND a.adrelid = {table} AND a.adnum = {place}
+      AND starts_with(pg_get_expr(a.adbin, a.adrelid), 'nextval(')
+      AND right(pg_get_expr(a.adbin, a.adrelid), 11) = '::regclass)')
 """
+_DEFAULT = "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = {} AND adnum = {}"
+_CLOCKS = (
+    *("now()", "CURRENT_TIMESTAMP", "clock_timestamp()", "statement_timestamp()"),
+    "transaction_timestamp()",
+)
 _HERE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 _LOCKERS = f"""
 SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation'
@@ -73,7 +87,9 @@ SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation'
 _TRANSACTIONS = f"""
 SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a USING (pid)
   WHERE l.locktype = 'virtualxid' AND l.granted AND a.datid = {_HERE} AND a.usesysid IS NOT NULL
-    AND pid <> pg_backend_pid()
+    AND pid <> pg_backend_pid() AND NOT EXISTS (
+      SELECT FROM pg_locks k WHERE k.pid = l.pid AND k.locktype = 'advisory' AND k.granted
+        AND k.mode = 'ShareLock' AND (k.classid::bigint << 32 | k.objid::bigint) = {_READERS})
 UNION SELECT virtualtransaction FROM pg_locks WHERE pid IS NULL AND database = {_HERE}
 """
 
@@ -93,6 +109,8 @@ class _Column:
 class _Table:
     """The table, its columns for the source's, and where the ceiling and its writers are found."""
 
+    name: str
+    oids: str  # of the table and its sequence
     columns: tuple[_Column, ...]
     ordering: _Column
     ceiling: str
@@ -132,22 +150,19 @@ class PostgresSource(Source):
                 self._ceilings.clear()
                 self._connection = connection
             table = self._look(connection)
-            column, kind = quoted(table.ordering.name), table.ordering.kind
-            until = None
-            if (ceiling := self._settled(connection, table, after)) is not None:
-                where = f"{column} <= {literal(ceiling)}::{kind}"
-                if after is not None:
-                    where += f" AND {column} > {literal(after)}::{kind}"
-                until = _one(
-                    connection, f"SELECT max({column})::text FROM {self._name} WHERE {where}"
+            if position.get("oids", table.oids) != table.oids:
+                raise self._refused(
+                    "was made anew since it was read",
+                    "Bring back the old one, or begin a new pipeline, which spends again.",
                 )
-        return {**position, "until": until}
+            until = self._settled(connection, table, after)
+        return {**position, "oids": table.oids, "until": until}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
         if records is None or records["until"] is None:
             return position
-        return {**position, "after": records["until"]}
+        return {**position, "oids": records["oids"], "after": records["until"]}
 
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
@@ -156,7 +171,7 @@ class PostgresSource(Source):
         kinds = ["text"] * len(names)
         if records is not None and records["until"] is not None:
             self._after(records)
-            with self._server.transaction(_READ_SECONDS, one_snapshot=True) as connection:
+            with self._server.transaction(_READ_SECONDS, records=True) as connection:
                 table = self._look(connection)
                 kinds = [_text_kind(column) for column in table.columns]
                 rows = self._copied(connection, table, records, names)
@@ -191,6 +206,7 @@ class PostgresSource(Source):
 
     def _look(self, connection: psycopg.Connection[Any]) -> _Table:
         """The table as it is now; refused if a range of it could not be exact."""
+        connection.execute(f"SELECT pg_advisory_xact_lock_shared({_READERS})")
         found = connection.execute(
             "SELECT oid::bigint, relkind::text, relpersistence::text, pg_is_in_recovery(),"
             " current_setting('server_encoding') FROM pg_class"
@@ -212,6 +228,9 @@ class PostgresSource(Source):
                 f"is in a database with the encoding {encoding}, in which one text could stop all",
                 "Use a database with UTF8.",
             )
+        # From here on no function or operator of somebody else's is taken for the server's own.
+        connection.execute("SET LOCAL search_path = pg_catalog")
+        name = str(_one(connection, f"SELECT {oid}::regclass::text"))
         rows = connection.execute(
             "SELECT attname::text, attnum, format_type(atttypid, NULL), typcategory::text,"
             " has_column_privilege(attrelid, attnum, 'SELECT')"
@@ -219,24 +238,41 @@ class PostgresSource(Source):
             f" WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped"
         ).fetchall()
         known = [_Column(*row) for row in rows]
-        columns = tuple(self._find(known, name) for name, _ in self._source.columns)
+        columns = tuple(self._find(known, wanted) for wanted, _ in self._source.columns)
         ordering = self._find(known, self._column)
         for column in (*columns, ordering):
             if not column.readable:
                 raise self._refused(
                     f"may not be read: {column.name}", "GRANT SELECT to the user of the dsn."
                 )
+            if not _bounded(column):
+                raise self._refused(
+                    f"has {column.name} of type {column.kind}, which may be far longer as text than"
+                    " as it is stored",
+                    "Leave it out, or add a column of text, json, numbers or times for it.",
+                )
         if ordering.kind == _TIME:
+            self._check_clock(connection, oid, ordering)
             ceiling = f"SELECT (clock_timestamp() - interval '{_CLOCK_SECONDS} second')::text"
-            return _Table(columns, ordering, ceiling, _TRANSACTIONS)
-        sequence, name = self._sequence(connection, oid, ordering)
+            return _Table(name, str(oid), columns, ordering, ceiling, _TRANSACTIONS)
+        sequence, drawn = self._sequence(connection, oid, ordering)
         tree = connection.execute(_TREE.format(table=oid)).fetchall()
         relations = ", ".join(str(member) for (member,) in [*tree, (sequence,)])
         # Read like a table: the functions for it hold the lock that tells who draws.
-        ceiling = f"SELECT CASE WHEN is_called THEN last_value::text END FROM {name}"
-        return _Table(
-            columns, ordering, ceiling, _LOCKERS.format(relations=f"ARRAY[{relations}]::oid[]")
-        )
+        ceiling = f"SELECT CASE WHEN is_called THEN last_value::text END FROM {drawn}"
+        writers = _LOCKERS.format(relations=f"ARRAY[{relations}]::oid[]")
+        return _Table(name, f"{oid}/{sequence}", columns, ordering, ceiling, writers)
+
+    def _check_clock(
+        self, connection: psycopg.Connection[Any], table: int, ordering: _Column
+    ) -> None:
+        """Refuse times that are not the server's own."""
+        row = connection.execute(_DEFAULT.format(table, ordering.place)).fetchone()
+        if row is None or row[0] not in _CLOCKS:
+            raise self._refused(
+                f"does not fill {ordering.name} by its clock",
+                "Give column = a timestamptz column with DEFAULT now(), or an identity column.",
+            )
 
     def _find(self, known: list[_Column], name: str) -> _Column:
         """A column by its name, else by its name in any case."""
@@ -281,7 +317,11 @@ class PostgresSource(Source):
     ) -> str | None:
         """The highest ceiling below which nothing is being inserted."""
         value = _one(connection, table.ceiling)  # before its writers are listed, not after
-        if after is not None and table.ordering.kind != _TIME and int(value or 0) < int(after):
+        kind = _compared(table.ordering)
+        behind = f"SELECT {literal(value or '0')}::{kind} < {literal(after or '0')}::{kind}"
+        if after is not None and _one(connection, behind):
+            if table.ordering.kind == _TIME:
+                raise UnavailableError("PostgreSQL's clock is behind what was read by it.")
             raise self._refused(
                 f"has begun {table.ordering.name} anew: its sequence is behind what was read",
                 "Set it above the largest value there was: SELECT setval(...).",
@@ -312,12 +352,12 @@ class PostgresSource(Source):
         """The range's rows, all values as text."""
         limit = min(_VALUE_BYTES_MAX, _ROW_BYTES_MAX // len(names))
         texts = ", ".join(_sent(column, limit) for column in table.columns)
-        ordering, kind = quoted(table.ordering.name), table.ordering.kind
+        ordering, kind = quoted(table.ordering.name), _compared(table.ordering)
         where = f"{ordering} <= {literal(records['until'])}::{kind}"
         if records["after"] is not None:
             where += f" AND {ordering} > {literal(records['after'])}::{kind}"
         command = (
-            f"COPY (SELECT {texts} FROM {self._name} WHERE {where})"
+            f"COPY (SELECT {texts} FROM {table.name} WHERE {where})"
             " TO STDOUT (FORMAT csv, FORCE_QUOTE *)"
         )
         parsed, lines, size, total = [], [], 0, 0
@@ -341,11 +381,10 @@ class PostgresSource(Source):
         return SourceError(f"The table {self._name} {fact}. The trigger has not run. {way_out}")
 
 
-def _one(connection: psycopg.Connection[Any], query: str) -> str | None:
+def _one(connection: psycopg.Connection[Any], query: str) -> Any:
     row = connection.execute(query).fetchone()
     assert row is not None
-    value: str | None = row[0]
-    return value
+    return row[0]
 
 
 def _all(connection: psycopg.Connection[Any], query: str) -> set[str]:
@@ -356,19 +395,38 @@ def _text_kind(column: _Column) -> str:
     """How a value comes: as hexadecimal digits, as JSON or as it is."""
     if column.kind == "bytea":
         return "hex"
-    return "json" if column.category in "AC" or column.kind in ("json", "jsonb") else "text"
+    return "json" if column.kind.endswith("[]") or column.kind in ("json", "jsonb") else "text"
+
+
+def _bounded(column: _Column) -> bool:
+    """Whether a value's text can be kept from growing beyond what the server can send."""
+    known = column.category in _SIMPLE or column.category == "S"
+    known = known or column.kind in ("uuid", "json", "jsonb", "xml", "bytea")
+    return known or column.kind.removesuffix("[]") in _ELEMENTS
 
 
 def _sent(column: _Column, limit: int) -> str:
     """The text of a value, null if it is too long."""
     name = quoted(column.name)
-    if column.kind in _TEXTS:
-        return f"CASE WHEN octet_length({name}::text) <= {limit} THEN {name} END"
     if column.kind == "bytea":
         return f"CASE WHEN octet_length({name}) <= {limit} THEN encode({name}, 'hex') END"
-    if column.kind == "jsonb" or column.category not in "AC":
-        return f"CASE WHEN pg_column_size({name}) <= {limit} THEN {name} END"
-    return f"CASE WHEN pg_column_size({name}) <= {limit} THEN to_json({name}) END"
+    if column.category == "S" or column.kind in ("json", "xml"):
+        return f"CASE WHEN octet_length({name}::text) <= {limit} THEN {name}::text END"
+    if column.kind == "jsonb":  # in an array of its own: as large as it is unpacked
+        short = f"CASE WHEN octet_length({name}::text) <= {limit} THEN {name} END"
+        return (
+            f"CASE WHEN pg_column_size(jsonb_build_array({name})) <= {_JSONB_BYTES_MAX}"
+            f" THEN {short} END"
+        )
+    if column.kind.endswith("[]"):
+        size = f"pg_column_size(array_append({name}, NULL))"
+        return f"CASE WHEN {size} <= {limit} THEN to_json({name}) END"
+    return name
+
+
+def _compared(column: _Column) -> str:
+    """The type in which values of the column and its ceiling are compared."""
+    return _TIME if column.kind == _TIME else "bigint"
 
 
 def _cast(name: str, kind: str, declared: str) -> str:

@@ -6,6 +6,7 @@ compile_script  text -> Program (names, types, windows, options, noise processes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,10 @@ from dpsqlp.sql.query import Program, PublicTable, SinkDef, SourceDef
 from dpsqlp.sql.scope import sql
 
 _RESERVED = ("released",)
+# Types for which DuckDB's TRY_CAST and json_transform raise.
+_UNREADABLE = re.compile(
+    r"\b(BIT|BITSTRING|BIGNUM|VARINT)\b|\bMAP\s*\((?!\s*(TEXT|VARCHAR|STRING)\b)", re.I
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,12 @@ def _source(place: Text, statement: CreateSource) -> SourceDef:
         if not is_type(kind):
             raise place.refuse(
                 column, f"There is no type {kind}", "Use DuckDB's types: TEXT, BIGINT, TIMESTAMP."
+            )
+        if _UNREADABLE.search(kind):
+            raise place.refuse(
+                column,
+                f"A value that is no {kind} would stop the run instead of being null",
+                "Use TEXT, or MAP with keys of TEXT, and cast it in the query.",
             )
         if column.name.lower() in {name.lower() for name, _ in columns}:
             raise place.refuse(

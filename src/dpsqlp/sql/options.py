@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
+from urllib.parse import quote
 
 from sqlglot import exp
 
@@ -165,17 +166,31 @@ def read_options(text: Text, statement: exp.Expr, role: str) -> dict[str, Option
 def from_environment(options: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
     """The options with ${NAME} replaced from the environment: where passwords come from."""
 
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise PlanError(
-                f"An option names ${{{match[1]}}}, and the environment has no {match[1]}. Set it."
-            )
-        return os.environ[match[1]]
+    def filled(name: str, text: str) -> str:
+        def value(match: re.Match[str]) -> str:
+            if match[1] not in os.environ:
+                raise PlanError(
+                    f"An option names {match[0]}, and the environment has no {match[1]}. Set it."
+                )
+            found = os.environ[match[1]]
+            return _in_dsn(found, text, match.start()) if name == "dsn" else found
+
+        return re.sub(r"\$\{(\w+)\}", value, text)
 
     return {
-        name: re.sub(r"\$\{(\w+)\}", value, text) if isinstance(text, str) else text
+        name: filled(name, text) if isinstance(text, str) else text
         for name, text in options.items()
     }
+
+
+def _in_dsn(value: str, dsn: str, place: int) -> str:
+    """A value as a part of a connection string, so that it stays one value."""
+    if dsn.endswith("}") and dsn.startswith("${") and dsn.count("${") == 1:
+        return value  # all of it
+    if "://" in dsn:
+        return quote(value, safe="")
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return escaped if dsn[:place].endswith("'") else f"'{escaped}'"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
