@@ -383,3 +383,29 @@ def test_the_pages_and_the_clock_of_these_tests() -> None:
     assert len(PAGES) == len(set(PAGES))
     assert WINDOWS[0] < NOW < WINDOWS[-1] + HOUR
     assert make_sink("x", {"connector": "stdout"}, Path()) is not None
+
+
+@pytest.mark.parametrize(("name", "neighbour"), [("views=7", "x"), ("x[1]", "x1"), ("x*", "xy")])
+def test_a_folder_is_read_whatever_its_name(tmp_path: Path, name: str, neighbour: str) -> None:
+    """DuckDB reads columns from names of folders, and takes names for patterns."""
+    key = identify(("a",))
+    for folder, views in ((name, 1), (neighbour, 2)):
+        write_sink(tmp_path / folder / "state", [{"url": "a", "views": views, "views_sd": 1.0}])
+    asked = client(tmp_path / name / "state")
+    assert ask(asked, "/api/v1/sinks/state")["keys"] == ["url"]
+    (row,) = ask(asked, "/api/v1/sinks/state/keys")["rows"]
+    assert row["values"] == [{"value": 1, "sd": 1.0}]
+    assert ask(asked, "/api/v1/sinks/state/key", id=key)["values"] == [[1]]
+
+
+def write_sink(folder: Path, *releases: list[dict[str, Any]], first: int = 1) -> None:
+    """What a parquet sink without windows writes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fixed = {"window_start": None, "window_end": None, "final": False}
+    times = [(name, pa.timestamp("us")) for name in ("window_start", "window_end")]
+    for trigger, rows in enumerate(releases, first):
+        table = pa.Table.from_pylist([fixed | {"trigger": trigger} | row for row in rows])
+        for name, kind in times:
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, table.column(name).cast(kind))
+        pq.write_table(table, folder / f"trigger-{trigger:012d}.parquet")

@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 from dashboard.pipelines import COMMAND, live_run
 from dpsqlp.cli.app import app
 from dpsqlp.dashboard import process
+from dpsqlp.dashboard.watching import Watching
+from dpsqlp.errors import PlanError
 
 
 def until(condition: Any, seconds: float = 20) -> None:
@@ -137,3 +139,28 @@ def test_the_page_comes_after_the_pipeline() -> None:
     """A nicer process: the scheduler gives the pipeline the cores first."""
     assert "os.nice(10)" in Path(process.__file__).read_text()
     assert os.nice(0) >= 0
+
+
+def test_the_page_takes_neither_code_nor_passwords_from_where_it_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.releases").mkdir()
+    (tmp_path / "uvicorn.py").write_text("open('executed', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PGPASSWORD", "sensitive")
+    with process.beside(process.Settings(str(tmp_path), port=0, token="sensitive")) as address:
+        until(lambda: httpx2.get(address).status_code == 200)
+        (child,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        assert b"sensitive" not in Path(f"/proc/{child}/environ").read_bytes()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_token_that_is_set_but_empty_is_refused(
+    ran: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever set it wanted one."""
+    monkeypatch.setenv("DPSQLP_DASHBOARD_TOKEN", "")
+    answer = CliRunner().invoke(app, ["serve", str(ran / "state"), "--port", "1"])
+    assert "not empty" in answer.stderr
+    with pytest.raises(PlanError, match="not empty"), Watching(ran / "state").opened({}):
+        pass

@@ -151,7 +151,7 @@ def test_beyond_this_machine_only_with_a_token() -> None:
         with pytest.raises(PlanError, match="Give a token"):
             listen(Settings("x", host))
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
-    for token in ("", "ü"):
+    for token in ("", " ", "ü", "t ", "\tt", "t\n"):
         with pytest.raises(PlanError, match="ASCII"):
             listen(Settings("x", token=token))
     with listen(Settings("x", "0.0.0.0", 0, TOKEN)) as bound:

@@ -58,6 +58,8 @@ def run_script(
     again += ["--engine", "spark"] if on_spark else []
     again += [] if master is None else ["--master", master]
     again += ["--dashboard"] if dashboard else []
+    again += ["--port", str(port)] if dashboard and port is not None else []
+    again += ["--operator-metrics"] if dashboard and operator_metrics else []
     watching = _watching(state, port, operator_metrics) if dashboard else None
 
     def opened(sink: SinkDef, spark: SparkSession | None) -> Engine:

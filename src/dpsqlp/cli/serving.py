@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
-from dpsqlp.dashboard.process import Settings, address, check_installed, listen, serve
+from dpsqlp.dashboard.process import TOKEN_VARIABLE, Settings, address, check_installed, listen, serve
 
 
 def serve_page(
@@ -18,7 +19,9 @@ def serve_page(
 ) -> None:
     """Serve until Ctrl-C."""
     check_installed()
-    settings = Settings(str(path), host, port, token, names, operator)
+    if token is None:  # the command line takes a variable that is set but empty for none
+        token = os.environ.get(TOKEN_VARIABLE)
+    settings = Settings(str(path.resolve()), host, port, token, names, operator)
     with listen(settings) as bound:
         serve(settings, bound, ready=lambda: _say(f"The page: {address(bound)}  (Ctrl-C ends it)"))
 

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +33,7 @@ _RELEASES = 8  # in memory, of one sink
 _COURSES = 256
 _KEYS = 20_000  # remembered by their short names
 _SETTLED_NS = 50_000_000  # a folder's time of change may be coarser than two changes
+_ROWS = "read_parquet(?, hive_partitioning = false)"  # a folder's name is no column
 _WHOLE = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT", "UBIGINT", "UINTEGER", "HUGEINT")
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -169,7 +171,7 @@ class History:
         if known:
             first = known[-1].trigger + 1
         low, high = (bisect.bisect_left(self.triggers, at) for at in (first, last + 1))
-        files = [str(self._files[trigger]) for trigger in self.triggers[low:high][-COURSE_MAX:]]
+        files = [_exact(self._files[trigger]) for trigger in self.triggers[low:high][-COURSE_MAX:]]
         points = [*known, *(self._points(key, start, files) if files else [])][-COURSE_MAX:]
         return self._courses.keep((key, start), points) if points else points
 
@@ -190,7 +192,7 @@ class History:
                 where.append(f"{_quoted(name)} = TRY_CAST(? AS {kind})")
                 bound.append(text)
         rows = self._database.execute(
-            f"SELECT trigger, {', '.join([*values, *deviations]) or 'NULL'} FROM read_parquet(?)"
+            f"SELECT trigger, {', '.join([*values, *deviations]) or 'NULL'} FROM {_ROWS}"
             f" WHERE {' AND '.join(where)} ORDER BY trigger",
             bound,
         ).fetchall()
@@ -210,8 +212,8 @@ class History:
         parts += [f"{deviation} AS sd_{n}" for n, deviation in enumerate(deviations)]
         rows = (
             self._database.sql(
-                f"SELECT {', '.join(parts)} FROM read_parquet(?)",
-                params=[str(self._files[trigger])],
+                f"SELECT {', '.join(parts)} FROM {_ROWS}",
+                params=[_exact(self._files[trigger])],
             )
             .to_arrow_table()
             .combine_chunks()
@@ -237,13 +239,13 @@ class History:
         if trigger not in self._scanned:
             self._scanned[trigger] = self._database.execute(
                 "SELECT coalesce(epoch_us(window_start), ?), coalesce(epoch_us(window_end), 0),"
-                " bool_or(final) FROM read_parquet(?) GROUP BY 1, 2",
-                [int(WHOLE), str(self._files[trigger])],
+                f" bool_or(final) FROM {_ROWS} GROUP BY 1, 2",
+                [int(WHOLE), _exact(self._files[trigger])],
             ).fetchall()
         return self._scanned[trigger]
 
     def _describe(self, file: Path) -> Columns:
-        found = self._database.execute("DESCRIBE FROM read_parquet(?)", [str(file)]).fetchall()
+        found = self._database.execute(f"DESCRIBE FROM {_ROWS}", [_exact(file)]).fetchall()
         types = {name: str(kind) for name, kind, *_ in found}
         if self._about is not None:
             keys, aggregates = self._about.keys, self._about.aggregates
@@ -285,6 +287,11 @@ def _selected(columns: Columns) -> tuple[list[str], list[str]]:
         for name, has in zip(columns.aggregates, columns.has_deviation, strict=True)
     ]
     return values, deviations
+
+
+def _exact(path: Path) -> str:
+    """A file's name for DuckDB, which takes any name for a pattern."""
+    return escape(str(path))
 
 
 def _quoted(name: str) -> str:

@@ -27,6 +27,8 @@ TOKEN_VARIABLE = "DPSQLP_DASHBOARD_TOKEN"  # noqa: S105  its name
 _CONNECTIONS_MAX = 200
 _LOOK_SECONDS = 1.0  # a replay may release ten times a second; nobody reads that fast
 _ENDING_SECONDS = 5
+# What the child needs of the environment; passwords of sources and sinks are not among it.
+_INHERITED = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR", "HOME", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,12 @@ def check_installed() -> None:
 
 def listen(settings: Settings) -> socket.socket:
     """A socket at the address. Beyond this machine only with a token."""
-    if (settings.token is not None and not settings.token.isascii()) or settings.token == "":
-        raise PlanError("A token is made of ASCII characters, and not empty.")
+    token = settings.token
+    if token is not None and (not token.isascii() or not token or token != token.strip()):
+        raise PlanError(
+            "A token is made of ASCII characters, not empty, without spaces around it."
+            f" For none, unset {TOKEN_VARIABLE}."
+        )
     if settings.token is None and not is_loopback(settings.host):
         raise PlanError(
             f"Others can reach {settings.host}. Give a token ({TOKEN_VARIABLE}), or serve on"
@@ -150,9 +156,11 @@ def beside(settings: Settings) -> Iterator[str]:
     check_installed()
     with listen(settings) as bound:
         child = subprocess.Popen(
-            [sys.executable, "-c", "from dpsqlp.dashboard.process import main; main()"],
+            # -P: else a file of the working directory called uvicorn.py would be executed.
+            [sys.executable, "-P", "-c", "from dpsqlp.dashboard.process import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _INHERITED if name in os.environ},
             pass_fds=[bound.fileno()],
             start_new_session=True,  # Ctrl-C is for the pipeline, which finishes its trigger
         )

@@ -73,8 +73,8 @@ def _how_much(unit: str, numbers: dict[str, Any]) -> list[str]:
         f" time by tossing a coin, is right at most {guess_percent(numbers)} % of the time after"
         " seeing everything.",
         f"In the language of reviewers this is ({epsilon:g}, {delta:g})-differential privacy: one"
-        f" {unit} changes the odds of anything that can be seen by at most a factor of"
-        f" {_short(math.exp(epsilon))}, but for a chance of 1 in {_short(1 / delta)}.",
+        f" {unit} makes nothing that can be seen more than {_short(math.exp(epsilon))} times as"
+        f" likely, plus at most {delta:g}.",
         f"It is reached by noise in every number, and by counting at most"
         f" {caps['max_rows_contributed']} records of each {unit}"
         f" ({caps['max_rows_per_group']} for one key in one window).",
@@ -101,6 +101,7 @@ def _seen(unit: str, numbers: dict[str, Any]) -> list[str]:
 
 def _not_promised(unit: str, numbers: dict[str, Any]) -> list[str]:
     return [
+        *numbers.get("unprotected", ()),  # by a pipeline of an older version not said
         "Facts about many people are no secret: that is what the numbers are for. If they allow a"
         f" conclusion about people like somebody, they allow it whether or not that {unit} is in"
         " the data.",

@@ -20,7 +20,7 @@ class Watching:
 
     def __init__(self, state: Path, *, port: int | None = None, operator: bool = False) -> None:
         check_installed()
-        token = os.environ.get(TOKEN_VARIABLE) or None
+        token = os.environ.get(TOKEN_VARIABLE)
         self._settings = Settings(str(state), port=port, token=token, operator=operator)
         self._state = state
         self._kept: dict[str, Kept] = {}

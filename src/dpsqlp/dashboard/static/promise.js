@@ -34,9 +34,10 @@ export async function promiseView(context) {
 function gauge(numbers, guess) {
   const share = `${((guess - 50) * 2).toFixed(1)}%`;
   return h("section", { class: "card gauge" },
+    (numbers.unprotected ?? []).map((warning) => h("p", { class: "warning", role: "note" }, warning)),
     h("p", { class: "figures" },
       h("span", {}, h("b", {}, `ε = ${small(numbers.epsilon)}`), "privacy loss, over all releases"),
-      h("span", {}, h("b", {}, `δ = ${small(numbers.delta)}`), "chance outside of ε"),
+      h("span", {}, h("b", {}, `δ = ${small(numbers.delta)}`), "added probability, over all releases"),
       h("span", {}, h("b", {}, `${guess} %`), `best guess about one ${numbers.unit.join(", ")}; a coin has 50 %`)),
     h("svg:svg", { "aria-hidden": "true", focusable: "false" },
       h("svg:rect", { x: 0, y: 0, width: "100%", height: "100%", rx: 5, class: "track" }),

@@ -1,0 +1,37 @@
+"""The promise in plain words says what the theorem says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpsqlp.dashboard.about import About
+from dpsqlp.dashboard.statement import plain_words
+
+
+@pytest.fixture
+def numbers(ran: Path) -> dict[str, Any]:
+    about = About.read(ran / "state" / "popular.releases")
+    assert about is not None
+    return about.numbers
+
+
+def words(numbers: dict[str, Any], title: str) -> list[str]:
+    (found,) = (part for part in plain_words("popular", numbers) if part["title"] == title)
+    sentences: list[str] = found["sentences"]
+    return sentences
+
+
+def test_delta_is_added_and_no_chance_of_failure(numbers: dict[str, Any]) -> None:
+    text = " ".join(words(numbers, "How much"))
+    assert "more than 2,980 times as likely, plus at most 0.0001." in text
+    assert "odds" not in text
+    assert "chance" not in text
+
+
+def test_what_the_operator_gave_up_comes_first(numbers: dict[str, Any]) -> None:
+    warning = "NOT PROTECTED: something."
+    assert words(numbers | {"unprotected": [warning]}, "What is not promised")[0] == warning
+    assert "NOT PROTECTED" not in str(plain_words("popular", numbers))
