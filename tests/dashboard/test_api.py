@@ -15,6 +15,7 @@ import pytest
 
 from dashboard.asking import NOW, SINK, ask, client
 from dashboard.pipelines import HOSTILE, PAGES, SQL, replay, write_events
+from dpsqlp.dashboard import release
 from dpsqlp.dashboard.about import About
 from dpsqlp.dashboard.kept import Kept
 from dpsqlp.dashboard.origins import find_origins
@@ -409,3 +410,82 @@ def write_sink(folder: Path, *releases: list[dict[str, Any]], first: int = 1) ->
             place = table.schema.get_field_index(name)
             table = table.set_column(place, name, table.column(name).cast(kind))
         pq.write_table(table, folder / f"trigger-{trigger:012d}.parquet")
+
+
+def row(url: str, views: int) -> dict[str, Any]:
+    return {"url": url, "views": views, "views_sd": 1.0}
+
+
+def test_an_unknown_name_is_looked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sink(tmp_path / "s", [row("a", 1), row("b", 2)], [row("a", 3)])
+    asked = client(tmp_path / "s")
+    made: list[object] = []
+    monkeypatch.setattr(release, "identify", lambda key: made.append(key) or identify(key))
+    for n in range(3):
+        for _ in range(2):
+            assert asked.get(f"/api/v1/sinks/s/key?id={n:032x}").status_code == 404
+    assert len(made) == 3  # each row once, whatever is asked
+
+
+def test_a_key_that_the_newest_release_lacks_has_its_course(tmp_path: Path) -> None:
+    """HAVING and LIMIT drop keys that were released before."""
+    write_sink(tmp_path / "s", [row("b", 2)], [row("b", 4), row("a", 1)], [row("a", 3)])
+    course = ask(client(tmp_path / "s"), "/api/v1/sinks/s/key", id=identify(("b",)))
+    assert (course["triggers"], course["values"]) == ([1, 2], [[2, 4]])
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "empty"])
+@pytest.mark.parametrize("trigger", [1, 3])
+def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path, damage: str, trigger: int) -> None:
+    write_sink(tmp_path / "s", *([row("a", n)] for n in (1, 2, 3)))
+    path = tmp_path / "s" / f"trigger-{trigger:012d}.parquet"
+    whole = path.read_bytes()
+    if damage == "foreign":
+        pq.write_table(pa.table({"x": [1]}), path)
+    else:
+        path.write_bytes(whole[:-9] if damage == "truncated" else b"")
+    asked = client(tmp_path / "s")
+    rest = [n for n in (1, 2, 3) if n != trigger]
+    assert ask(asked, "/api/v1/sinks/s/keys")["trigger"] == rest[-1]
+    course = ask(asked, "/api/v1/sinks/s/key", id=identify(("a",)))
+    assert (course["triggers"], course["values"]) == (rest, [rest])
+    assert ask(asked, "/api/v1/health")["sinks"][0]["triggers_unreadable"] == 1
+    assert asked.get("/metrics").status_code == 200
+    path.unlink()
+    path.write_bytes(whole)
+    assert ask(asked, "/api/v1/sinks/s/keys")["trigger"] == 3
+    assert ask(asked, "/api/v1/health")["sinks"][0]["triggers_unreadable"] == 0
+
+
+def test_lines_that_cannot_be_read_are_left_out(ran: Path, tmp_path: Path) -> None:
+    shutil.copytree(ran / "total", tmp_path / "total")
+    newest = max((tmp_path / "total").glob("*.jsonl"))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-9])
+    asked = client(tmp_path / "total")
+    before = ask(asked, "/api/v1/sinks/total/keys")["trigger"]
+    assert ask(asked, "/api/v1/health")["sinks"][0]["triggers_unreadable"] == 1
+    newest.unlink()
+    newest.write_bytes(whole)
+    assert ask(asked, "/api/v1/sinks/total/keys")["trigger"] == before + 1
+
+
+def test_triggers_before_1970_are_found(tmp_path: Path) -> None:
+    write_sink(tmp_path / "s", [row("a", 1)], [row("a", 2)], first=-94)
+    course = ask(client(tmp_path / "s"), "/api/v1/sinks/s/key", id=identify(("a",)))
+    assert (course["triggers"], course["values"]) == ([-94, -93], [[1, 2]])
+
+
+def test_a_key_may_be_called_window(tmp_path: Path) -> None:
+    write_sink(tmp_path / "s", [{"window": "w", "views": 1, "views_sd": 1.0}])
+    asked = client(tmp_path / "s")
+    assert ask(asked, "/api/v1/sinks/s")["keys"] == ["window"]
+    assert ask(asked, "/api/v1/sinks/s/keys")["rows"][0]["key"] == ["w"]
+
+
+def test_the_folder_one_is_in_is_served(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, path in ((ran / "out", "."), (ran / "state" / "popular", "..")):
+        monkeypatch.chdir(folder)
+        assert [o.name for o in find_origins(Path(path), folder)][0] in ("out", "popular")

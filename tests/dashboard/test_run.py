@@ -150,8 +150,10 @@ def test_the_page_takes_neither_code_nor_passwords_from_where_it_is_started(
     monkeypatch.setenv("PGPASSWORD", "sensitive")
     with process.beside(process.Settings(str(tmp_path), port=0, token="sensitive")) as address:
         until(lambda: httpx2.get(address).status_code == 200)
-        (child,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        assert b"sensitive" not in Path(f"/proc/{child}/environ").read_bytes()
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        assert children
+        for child in children:
+            assert b"sensitive" not in Path(f"/proc/{child}/environ").read_bytes()
     assert not (tmp_path / "executed").exists()
 
 

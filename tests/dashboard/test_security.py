@@ -71,6 +71,15 @@ def test_another_name_is_refused(ran: Path, host: str, welcome: bool) -> None:
     assert answer.status_code == (200 if welcome else 421)
 
 
+@pytest.mark.parametrize("path", PROTECTED)
+def test_a_page_elsewhere_may_not_ask(ran: Path, path: str) -> None:
+    """It could not read the answer, but make the server work for it."""
+    asked = client(ran / "state")
+    for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+        assert asked.get(path, headers={"Sec-Fetch-Site": site}).status_code == status
+    assert asked.get("/", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200  # a link
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
 def test_nothing_can_be_changed(ran: Path, method: str) -> None:
     answer = client(ran / "state").request(method, f"{SINK}/keys")

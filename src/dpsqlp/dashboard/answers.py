@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
-import duckdb
 import numpy as np
 
 from dpsqlp.dashboard.about import About, Window
-from dpsqlp.dashboard.history import History, as_number
+from dpsqlp.dashboard.history import History, UnreadableError, as_number
 from dpsqlp.dashboard.kept import OPERATOR, STATUS, Status
 from dpsqlp.dashboard.origins import Origin
 from dpsqlp.dashboard.release import Selection, number
@@ -24,6 +22,7 @@ from dpsqlp.dashboard.statement import guess_percent, plain_words
 PAGE_SIZES = (1, 100)
 WINDOWS_BESIDE_MAX = 8
 _LATE_US = 10_000_000
+T = TypeVar("T")
 
 
 class MissingError(Exception):
@@ -68,13 +67,21 @@ class Answers:
         Unlike all else here, it may be asked for at any time.
         """
         changes = [history.changed() for history in self._histories]
-        return None if None in changes else tuple(change for change in changes if change)
+        left_out = [history.unreadable for history in self._histories]
+        return None if None in changes else (*(c for c in changes if c is not None), *left_out)
 
     def warm(self) -> None:
         """Read what is asked for first."""
         for name in self.names():
-            with suppress(duckdb.Error):  # said when it is asked for
-                self.keys(name, Listing())
+            self.settled(lambda name=name: self.keys(name, Listing()))  # type: ignore[misc]
+
+    def settled(self, answer: Callable[[], T]) -> T:
+        """An answer from the releases that can be read: each time one more is left out."""
+        while True:
+            try:
+                return answer()
+            except UnreadableError:
+                continue
 
     def names(self) -> list[str]:
         """The sinks."""
@@ -280,6 +287,7 @@ class Answers:
             "seconds_since_due": None,
             "triggers_run": None,
             "triggers_in_all": None,
+            "triggers_unreadable": history.unreadable,
         }
         if about is None:
             return answer

@@ -178,13 +178,14 @@ class _Served:
     def route(self, path: str, answer: Answer, *, remember: bool = True) -> Route:
         async def endpoint(request: Request) -> Response:
             self._one = self._one or anyio.CapacityLimiter(1)
-            version = self._answers.version()
-            known = self._known.recall(_address(request)) if remember and version else None
-            if known is not None and known[0] == version:
-                return _tagged(request, *known[1:], _JSON)
             try:
+                version = self._answers.version()
+                known = self._known.recall(_address(request)) if remember and version else None
+                if known is not None and known[0] == version:
+                    return _tagged(request, *known[1:], _JSON)
                 body, tag = await anyio.to_thread.run_sync(
-                    lambda: _encoded(answer(Parameters(request))), limiter=self._one
+                    lambda: _encoded(self._answers.settled(lambda: answer(Parameters(request)))),
+                    limiter=self._one,
                 )
             except MissingError as missing:
                 return problem(404, str(missing))

@@ -1,7 +1,8 @@
 """What every request passes: who may ask, what, and how much; and what every answer says.
 
 Refused before anything is looked at: methods but GET and HEAD, a body, a long address, a name of
-this server that is not its own (a page elsewhere may point its name here), a wrong token.
+this server that is not its own (a page elsewhere may point its name here), a question that a page
+elsewhere makes a browser ask, a wrong token.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ class Guard:
             return 431, f"Headers have at most {HEADERS_MAX} bytes."
         if not self._is_own(headers.get(b"host", b"")):
             return 421, "This server has another name. Use the address that it printed."
-        if scope["path"].startswith(PROTECTED) and not self._may(headers):
+        protected = scope["path"].startswith(PROTECTED)
+        if protected and headers.get(b"sec-fetch-site") == b"cross-site":
+            return 403, "Other pages may not ask. Open the address itself."
+        if protected and not self._may(headers):
             return 401, "Send the token: Authorization: Bearer ..."
         return None
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import bisect
 import math
+import sys
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -23,8 +24,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpsqlp.dashboard.about import WINDOWS_MAX, About, Window
-from dpsqlp.dashboard.origins import Origin, trigger_files
-from dpsqlp.dashboard.release import WHOLE, Columns, Key, Release, identify
+from dpsqlp.dashboard.origins import Origin, Stamp, stamp, trigger_files
+from dpsqlp.dashboard.release import WHOLE, Columns, Key, Release, identify, mark_of
 from dpsqlp.sql.release import FIXED
 
 COURSE_MAX = 1000  # triggers in one key's course, the newest
@@ -32,11 +33,18 @@ _SCANNED_MAX = 500  # files looked at for windows, where nothing says which ther
 _RELEASES = 8  # in memory, of one sink
 _COURSES = 256
 _KEYS = 20_000  # remembered by their short names
+_MARKED = 33  # releases whose short names are in memory: 16 bytes a row
+_MARKED_ROWS_MAX = 200_000  # looked at for a key that the newest release of a window lacks
+_MISSES = 10_000
 _SETTLED_NS = 50_000_000  # a folder's time of change may be coarser than two changes
 _ROWS = "read_parquet(?, hive_partitioning = false)"  # a folder's name is no column
 _WHOLE = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT", "UBIGINT", "UINTEGER", "HUGEINT")
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+class UnreadableError(Exception):
+    """A file that cannot be read was left out. Ask again."""
 
 
 class Remembered(OrderedDict[K, V]):
@@ -95,12 +103,21 @@ class History:
         self._courses: Remembered[tuple[Key, int], list[Point]] = Remembered(_COURSES)
         self._scanned: dict[int, list[tuple[int, int, bool]]] = {}
         self._keys: Remembered[str, Key] = Remembered(_KEYS)
+        self._marks: Remembered[int, tuple[NDArray[np.uint64], NDArray[np.int64]]]
+        self._marks = Remembered(_MARKED)
+        self._misses: Remembered[tuple[str, int, int], bool] = Remembered(_MISSES)
+        self._unreadable: dict[int, Stamp | None] = {}
         self.triggers: list[int] = []  # in order
 
     @property
     def about(self) -> About | None:
         """What is public of the pipeline, where it was kept."""
         return self._about
+
+    @property
+    def unreadable(self) -> int:
+        """How many triggers are left out."""
+        return len(self._unreadable)
 
     def changed(self) -> int | None:
         """When something new came; None if that was just now, and more may be coming."""
@@ -117,6 +134,11 @@ class History:
         if changed is None or changed != self._listed:
             folder = self.folder = self._origin.folder()
             self._files = trigger_files(folder, "parquet")
+            for trigger, seen in list(self._unreadable.items()):
+                if trigger in self._files and stamp(self._files[trigger]) == seen:
+                    del self._files[trigger]
+                else:  # gone, or mended
+                    del self._unreadable[trigger]
             self.triggers = sorted(self._files)
             self._about = About.read(folder)
             self.name = self._origin.name if self._about is None else self._about.name
@@ -139,12 +161,16 @@ class History:
     def release(self, trigger: int) -> Release:
         """A trigger's release, in memory."""
         release = self._releases.recall(trigger)
-        return release or self._releases.keep(trigger, self._load(trigger))
+        if release is None:
+            release = self._read(trigger, lambda: self._load(trigger))
+            self._releases.keep(trigger, release)
+        return release
 
     def columns(self) -> Columns:
         """What the released columns are; before the first row, what the plan says."""
         if self._columns is None and self.triggers:
-            self._columns = self._describe(self._files[self.triggers[-1]])
+            last = self.triggers[-1]
+            self._columns = self._read(last, lambda: self._describe(self._files[last]))
         return self._columns or _planned(self._about)
 
     def name_key(self, key: Key) -> str:
@@ -154,31 +180,74 @@ class History:
         return name
 
     def key_named(self, name: str, window: Window) -> Key | None:
-        """The key with a short name, if the window's newest release has it."""
+        """The key with a short name, if a release of the window has it.
+
+        HAVING and LIMIT may have dropped it from the newest: those before are looked at too.
+        """
         key = self._keys.recall(name)
-        if key is None:
-            release = self.release(window.trigger)
-            for row in np.flatnonzero(release.window == as_number(window.start_us)):
-                if identify(release.key(int(row))) == name:
-                    return self._keys.keep(name, release.key(int(row)))
-        return key
+        if key is not None or self._misses.recall((name, *_place(window))):
+            return key
+        looked = 0
+        for trigger in [window.trigger, *self._before(window)]:
+            marks, rows = self._marked(trigger)
+            low, high = (np.searchsorted(marks, mark_of(name), side) for side in ("left", "right"))
+            for row in rows[low:high].tolist():
+                key = self.release(trigger).key(row)
+                if identify(key) == name:
+                    return self._keys.keep(name, key)
+            looked += 0 if trigger == window.trigger else len(rows)
+            if looked >= _MARKED_ROWS_MAX:
+                break
+        self._misses.keep((name, *_place(window)), True)
+        return None
+
+    def _before(self, window: Window) -> list[int]:
+        """The triggers of a window before its newest, newest first."""
+        first, _ = self._span(window)
+        low, high = (bisect.bisect_left(self.triggers, at) for at in (first, window.trigger))
+        return self.triggers[low:high][: -_MARKED : -1]
+
+    def _marked(self, trigger: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """The beginnings of the short names of a release in order, and their rows."""
+        known = self._marks.recall(trigger)
+        if known is None:
+            release = self._releases.recall(trigger)  # else it takes no place of one that is shown
+            marks = (release or self._read(trigger, lambda: self._load(trigger))).marks()
+            order = np.argsort(marks, kind="stable")
+            known = self._marks.keep(trigger, (marks[order], order))
+        return known
 
     def course(self, key: Key, window: Window) -> list[Point]:
         """A key's values in a window, trigger by trigger. Only new files are read."""
         start = as_number(window.start_us)
+        missed = (identify(key), *_place(window))
+        if self._misses.recall(missed):
+            return []
         known = self._courses.recall((key, start)) or []
         first, last = self._span(window)
         if known:
             first = known[-1].trigger + 1
         low, high = (bisect.bisect_left(self.triggers, at) for at in (first, last + 1))
-        files = [_exact(self._files[trigger]) for trigger in self.triggers[low:high][-COURSE_MAX:]]
-        points = [*known, *(self._points(key, start, files) if files else [])][-COURSE_MAX:]
-        return self._courses.keep((key, start), points) if points else points
+        triggers = self.triggers[low:high][-COURSE_MAX:]
+        points = [*known, *self._points_of(key, start, triggers)][-COURSE_MAX:]
+        if not points:
+            self._misses.keep(missed, True)
+            return []
+        return self._courses.keep((key, start), points)
 
     def _span(self, window: Window) -> tuple[int, int]:
         if self._about is None:
             return self.triggers[0], window.trigger
         return self._about.span(window.start_us)
+
+    def _points_of(self, key: Key, start: int, triggers: Sequence[int]) -> list[Point]:
+        files = {trigger: _exact(self._files[trigger]) for trigger in triggers}
+        try:
+            return self._points(key, start, list(files.values())) if files else []
+        except duckdb.Error:
+            for trigger, file in files.items():  # which one is it?
+                self._read(trigger, lambda file=file: self._points(key, start, [file]))  # type: ignore[misc]
+            raise
 
     def _points(self, key: Key, start: int, files: Sequence[str]) -> list[Point]:
         columns = self.columns()
@@ -237,20 +306,40 @@ class History:
 
     def _windows_of(self, trigger: int) -> list[tuple[int, int, bool]]:
         if trigger not in self._scanned:
-            self._scanned[trigger] = self._database.execute(
+            query = (
                 "SELECT coalesce(epoch_us(window_start), ?), coalesce(epoch_us(window_end), 0),"
-                f" bool_or(final) FROM {_ROWS} GROUP BY 1, 2",
-                [int(WHOLE), _exact(self._files[trigger])],
-            ).fetchall()
+                f" bool_or(final) FROM {_ROWS} GROUP BY 1, 2"
+            )
+            bound = [int(WHOLE), _exact(self._files[trigger])]
+            self._scanned[trigger] = self._read(
+                trigger, lambda: self._database.execute(query, bound).fetchall()
+            )
         return self._scanned[trigger]
+
+    def _read(self, trigger: int, read: Callable[[], V]) -> V:
+        """Read a trigger's file. One that is no release is left out from then on."""
+        try:
+            return read()
+        except duckdb.OutOfMemoryException:
+            raise
+        except (duckdb.Error, pa.ArrowException, KeyError) as error:
+            path = self._files.pop(trigger)
+            self.triggers.remove(trigger)
+            self._unreadable[trigger] = stamp(path)
+            # The kind of error alone: its text names the file, and may hold what was asked for.
+            text = f"The page leaves out a release that cannot be read: {type(error).__name__}."
+            print(text, file=sys.stderr)
+            raise UnreadableError from error
 
     def _describe(self, file: Path) -> Columns:
         found = self._database.execute(f"DESCRIBE FROM {_ROWS}", [_exact(file)]).fetchall()
         types = {name: str(kind) for name, kind, *_ in found}
+        if not types.keys() >= set(FIXED):
+            raise KeyError("no release")
         if self._about is not None:
             keys, aggregates = self._about.keys, self._about.aggregates
         else:
-            others = [name for name in types if name not in (*FIXED, "window")]
+            others = [name for name in types if name not in FIXED]
             aggregates = tuple(name for name in others if f"{name}_sd" in types)
             deviations = {f"{name}_sd" for name in aggregates}
             keys = tuple(name for name in others if name not in {*aggregates, *deviations})
@@ -266,6 +355,11 @@ class History:
 def as_number(start_us: int | None) -> int:
     """A window's start among numbers."""
     return int(WHOLE) if start_us is None else start_us
+
+
+def _place(window: Window) -> tuple[int, int]:
+    """A window as of its newest release."""
+    return as_number(window.start_us), window.trigger
 
 
 def _planned(about: About | None) -> Columns:

@@ -139,6 +139,7 @@ _SCHEMAS: dict[str, Schema] = {
                 seconds_since_due=_or_null(_WHOLE),
                 triggers_run=_or_null(_WHOLE),
                 triggers_in_all=_or_null(_WHOLE),
+                triggers_unreadable=_WHOLE,
             )
         ),
     ),
@@ -212,6 +213,7 @@ def _get(
     answers = {"200": (text, schema)}
     answers |= {"400": ("A parameter is wrong.", "Error")}
     answers |= {"401": ("The token is missing or wrong.", "Error")}
+    answers |= {"403": ("A page elsewhere made a browser ask.", "Error")}
     answers |= {"404": ("No such thing.", "Error")} if named else {}
     answers |= {"414": ("The address is too long.", "Error")}
     return {

@@ -23,9 +23,10 @@ from dpsqlp.dashboard.kept import SUFFIX
 from dpsqlp.errors import StateError
 from dpsqlp.sql.release import FIXED
 
-_FILE = re.compile(r"trigger-(\d{1,18})\.(parquet|jsonl)")
+_FILE = re.compile(r"trigger-(-?\d{1,18})\.(parquet|jsonl)")
 _COPIES = 5  # attempts to copy a file that a pipeline is writing
 _PAUSE_SECONDS = 0.05
+Stamp = tuple[int, int]  # when a file was changed, and its size
 
 
 class Origin(Protocol):
@@ -80,12 +81,18 @@ class JsonLinesFolder:
 
     def folder(self) -> Path:
         """Parquet files of all triggers there are."""
-        known = trigger_files(self.cache, "parquet")
+        brought = trigger_files(self.cache, "parquet")
+        known = {trigger for trigger, file in brought.items() if file.stat().st_size}
         for trigger, file in trigger_files(self.path, "jsonl").items():
-            if trigger not in known:
+            if trigger in known:
+                continue
+            try:
                 rows = [json.loads(line) for line in file.read_bytes().splitlines()]
                 if rows:  # a release without rows does not say which columns it has
                     _write(self.cache, trigger, _table(rows))
+            except (ValueError, TypeError, pa.ArrowException):
+                # What cannot be read is left out, and said, where releases are read.
+                (self.cache / f"trigger-{trigger:012d}.parquet").touch()
         return self.cache
 
 
@@ -100,7 +107,7 @@ class DuckDbTable:
         self.name = table
         self._path = path
         self._cache = cache
-        self._seen: tuple[int, int] | None = None
+        self._seen: Stamp | None = None
 
     def watched(self) -> Path:
         """The DuckDB file."""
@@ -108,7 +115,7 @@ class DuckDbTable:
 
     def folder(self) -> Path:
         """Parquet files of all triggers there are."""
-        if _stamp(self._path) != self._seen:
+        if stamp(self._path) != self._seen:
             copy = self._cache.with_suffix(".duckdb")
             seen = copied(self._path, copy)
             if seen is not None:  # else it is being written: what is known will do until next time
@@ -141,9 +148,10 @@ def trigger_files(folder: Path, suffix: str) -> dict[int, Path]:
 
 def find_origins(path: Path, cache: Path) -> list[Origin]:
     """The sinks at a path; `cache` is an empty folder of the server's own."""
+    path = path.resolve()  # `.` and `..` have no name
     if path.is_file():
         return _duckdb_tables(path, cache)
-    kept = [path.with_name(path.name + SUFFIX), *sorted(path.glob(f"*{SUFFIX}"))]
+    kept = [path.parent / (path.name + SUFFIX), *sorted(path.glob(f"*{SUFFIX}"))]
     origins: list[Origin] = [ParquetFolder(folder) for folder in kept if folder.is_dir()]
     if origins:
         return origins
@@ -186,19 +194,23 @@ def _duckdb_tables(path: Path, cache: Path) -> list[Origin]:
     return origins
 
 
-def copied(path: Path, copy: Path) -> tuple[int, int] | None:
+def copied(path: Path, copy: Path) -> Stamp | None:
     """Copy a file while nobody writes to it: which version it is, or None if somebody does."""
     for _ in range(_COPIES):
-        before = _stamp(path)
+        before = stamp(path)
         shutil.copyfile(path, copy)
-        if _stamp(path) == before and not path.with_name(path.name + ".wal").exists():
+        if before is not None and stamp(path) == before and not path.with_name(path.name + ".wal").exists():
             return before
         time.sleep(_PAUSE_SECONDS)
     return None
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    found = path.stat()
+def stamp(path: Path) -> Stamp | None:
+    """Which version of a file it is; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
     return found.st_mtime_ns, found.st_size
 
 

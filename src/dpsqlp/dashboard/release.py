@@ -72,6 +72,12 @@ class Release:
         """A row's key."""
         return tuple(column[int(row)].as_py() for column in self.keys)
 
+    def marks(self) -> NDArray[np.uint64]:
+        """The first 64 bits of each row's short name."""
+        columns = [column.to_pylist() for column in self.keys]
+        keys = zip(*columns, strict=True) if columns else [()] * len(self.window)
+        return np.array([mark_of(identify(key)) for key in keys], np.uint64)
+
     def find(self, wanted: Sequence[Key], window: int) -> dict[Key, int]:
         """The rows of some keys in a window."""
         if not self.columns.keys:
@@ -133,6 +139,11 @@ def identify(key: Key) -> str:
     """A short name for a key: 128 bits of the SHA-256 of its texts as a JSON array."""
     text = json.dumps(key, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def mark_of(name: str) -> np.uint64:
+    """The first 64 bits of a short name."""
+    return np.uint64(int(name[:16], 16))
 
 
 def number(value: float, whole: bool = False) -> float | int | None:

@@ -16,7 +16,7 @@ const LONGEST_MS = 30_000;
 const WORST_MS = 60_000;
 
 const $ = (id) => document.getElementById(id);
-const state = { sinks: [], health: null, view: null, mark: "", failures: 0, timer: null, drawing: 0 };
+const state = { sinks: [], health: null, view: null, mark: "", stale: true, failures: 0, timer: null, drawing: 0 };
 
 // The address: #/view/item?parameters
 export function route() {
@@ -75,6 +75,7 @@ async function draw({ keepFocus = false } = {}) {
   document.title = `${TITLES[view]}${sink ? ` · ${sink.name}` : ""} · dpsqlp`;
   if (!sink) {
     main.replaceChildren(h("h1", {}, "Nothing here yet"), h("p", {}, "No sink has been served."));
+    state.stale = false;
     return;
   }
   const focused = keepFocus && document.activeElement?.dataset?.focus;
@@ -94,14 +95,19 @@ async function draw({ keepFocus = false } = {}) {
     const box = main.querySelector(".scroll");
     if (box) box.scrollLeft = scrolled;
     if (focused) refocus(main, focused, typed?.value, caret);
+    state.stale = false;
     calm();
   } catch (error) {
     if (turn !== state.drawing) return;
     if (error instanceof Refused && error.status === 404) {
       state.view?.end?.();
       state.view = null;
+      state.stale = false;
       main.replaceChildren(h("h1", {}, TITLES[view]), h("p", { class: "empty" }, error.message));
-    } else trouble(error);
+    } else {
+      state.stale = true; // drawn again at the next poll
+      trouble(error);
+    }
   }
   if (!keepFocus) window.scrollTo(0, 0);
 }
@@ -192,9 +198,10 @@ async function poll() {
     state.health = await ask("/api/v1/health");
     const mark = JSON.stringify(state.health.sinks.map((sink) => [sink.name, sink.last_trigger]));
     showStatus(state.health.status);
-    if (mark !== state.mark) {
-      state.mark = mark;
+    if (mark !== state.mark || state.stale) {
+      state.stale = true; // until it is drawn
       state.sinks = (await (news ?? ask("/api/v1/sinks"))).sinks;
+      state.mark = mark;
       showSinks();
       await draw({ keepFocus: !first });
       const last = chosenSink()?.last_trigger;

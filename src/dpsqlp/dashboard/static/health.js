@@ -37,6 +37,7 @@ function cards(health) {
       sink.seconds_since_due === null ? null : ["Since then", span(sink.seconds_since_due)],
       ["Next trigger", next(sink, health)],
       sink.triggers_run === null ? null : ["Triggers run", `${number(sink.triggers_run)}${sink.triggers_in_all === null ? "" : ` of ${number(sink.triggers_in_all)}`}`],
+      sink.triggers_unreadable ? ["Left out", `${number(sink.triggers_unreadable)} releases whose files cannot be read`] : null,
       ["Errors", ERRORS[sink.status] ?? "none reported"],
     ].filter(Boolean);
     return h("section", { class: "card" },
