@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from dashboard.pipelines import COMMAND, HOSTILE, PAGES, live_run
 
@@ -280,6 +280,33 @@ def test_a_server_that_goes_away_is_said_and_found_again(browser: Browser, ran: 
         page.unroute("**/api/**")
         expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
         context.close()
+
+
+@pytest.mark.parametrize("asked", ["**/api/v1/sinks", "**/keys?*"])
+def test_one_request_that_fails_is_made_up_for(browser: Browser, address: str, asked: str) -> None:
+    """What is shown counts as shown only when it is."""
+    failed = {"status": 500, "body": '{"error": "no"}', "content_type": "application/json"}
+    context = browser.new_context()
+    page = context.new_page()
+    page.route(asked, lambda route: route.fulfill(**failed), times=1)  # type: ignore[arg-type]
+    page.goto(address)
+    page.wait_for_selector(VIEWS["keys"], timeout=20_000)
+    expect(page.locator("#banner")).to_be_hidden()
+    context.close()
+
+
+def test_what_is_not_protected_stands_above_the_numbers(browser: Browser, address: str) -> None:
+    def spoilt(route: Route) -> None:
+        body = route.fetch().json()
+        body["numbers"]["unprotected"] = ["NOT PROTECTED: something."]
+        body["numbers"]["columns"][0]["standard_deviation"] = [1.0] * 500_000
+        route.fulfill(json=body)
+
+    with opened(browser) as page:
+        page.route("**/statement", spoilt)
+        page.goto(f"{address}#/promise")
+        expect(page.locator(".gauge .warning")).to_have_text("NOT PROTECTED: something.")
+        expect(page.locator(".gauge")).to_contain_text("added probability")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 from dashboard.pipelines import COMMAND, live_run
 from dpsqlp.cli.app import app
-from dpsqlp.dashboard import process
+from dpsqlp.dashboard import process, prompt
 from dpsqlp.dashboard.watching import Watching
 from dpsqlp.errors import PlanError
 
@@ -166,3 +167,36 @@ def test_a_token_that_is_set_but_empty_is_refused(
     assert "not empty" in answer.stderr
     with pytest.raises(PlanError, match="not empty"), Watching(ran / "state").opened({}):
         pass
+
+
+def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor who asks letter by letter, first or later on a connection."""
+    monkeypatch.setattr(prompt, "HEAD_SECONDS", 0.5)
+    ended = threading.Event()
+    request = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+    settings = process.Settings(str(ran / "state"), port=0)
+    with process.listen(settings) as bound:
+        server = threading.Thread(
+            target=process.serve, args=(settings, bound), kwargs={"ended": ended}
+        )
+        server.start()
+        where = bound.getsockname()
+        try:
+            for before, sent in ((b"", b""), (b"", request), (request + b"\r\n", request)):
+                with socket.create_connection(where, timeout=20) as raw:
+                    if before:
+                        raw.sendall(before)
+                        assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
+                    raw.sendall(sent)
+                    began = time.monotonic()
+                    while raw.recv(1 << 16):
+                        pass
+                    assert time.monotonic() - began < 5, "it was waited for"
+            with socket.create_connection(where, timeout=20) as raw:
+                for _ in range(4):  # longer than the deadline in all
+                    raw.sendall(request + b"\r\n")
+                    assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
+                    time.sleep(0.2)
+        finally:
+            ended.set()
+            server.join(20)

@@ -35,3 +35,25 @@ def test_what_the_operator_gave_up_comes_first(numbers: dict[str, Any]) -> None:
     warning = "NOT PROTECTED: something."
     assert words(numbers | {"unprotected": [warning]}, "What is not promised")[0] == warning
     assert "NOT PROTECTED" not in str(plain_words("popular", numbers))
+
+
+def test_what_selection_and_filters_do_to_values_is_said(numbers: dict[str, Any]) -> None:
+    public = numbers | {"selection": None}
+    for said in (numbers, public):
+        text = " ".join(words(said, "What you see"))
+        assert "lean upwards" in text
+        assert "HAVING or LIMIT" in text
+        assert "not at others" not in text
+    text = " ".join(words(numbers | {"release": "threshold"}, "What you see"))
+    assert "not at others" in text
+    total = words(public | {"keys": []}, "What you see")
+    assert len(total) == 1
+
+
+def test_a_unit_of_several_columns_and_several_sinks(numbers: dict[str, Any]) -> None:
+    several = numbers | {"unit": ["user", "day"]}
+    text = " ".join(words(several, "What is not promised"))
+    assert "Not protected as a whole is a user" in text
+    assert "Not protected as a whole" not in str(plain_words("popular", numbers))
+    assert "everything that popular publishes" in " ".join(words(numbers, "How much"))
+    assert "other sinks on this page" in text

@@ -6,7 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from dpsqlp.dashboard.process import TOKEN_VARIABLE, Settings, address, check_installed, listen, serve
+from dpsqlp.dashboard.process import (
+    TOKEN_VARIABLE,
+    Settings,
+    address,
+    check_installed,
+    listen,
+    serve,
+)
 
 
 def serve_page(

@@ -205,7 +205,7 @@ class History:
         """The triggers of a window before its newest, newest first."""
         first, _ = self._span(window)
         low, high = (bisect.bisect_left(self.triggers, at) for at in (first, window.trigger))
-        return self.triggers[low:high][: -_MARKED : -1]
+        return self.triggers[low:high][:-_MARKED:-1]
 
     def _marked(self, trigger: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """The beginnings of the short names of a release in order, and their rows."""

@@ -46,6 +46,7 @@ class Kept(Sink):
         self._said: Status | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
+        self._unwritten: dict[int, pa.Table] = {}  # published, and not kept yet
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
         """Say whose releases they will be, and what tells their rows apart."""
@@ -54,12 +55,19 @@ class Kept(Sink):
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Publish a release, then keep it: the page never shows more than the sink has.
 
-        It is written while the pipeline goes on, and is there before the next one is kept.
+        It is written while the pipeline goes on, and is there before the next one is kept. What
+        could not be written stays in memory, and is tried again here and at the end.
         """
         self._sink.emit(trigger, release)
+        self._unwritten[trigger] = release
         self._wait()
         self._writer = self._writer or ThreadPoolExecutor(1)
-        self._writing = self._writer.submit(self._write, trigger, release)
+        self._writing = self._writer.submit(self._write_all)
+
+    def _write_all(self) -> None:
+        for trigger, release in list(self._unwritten.items()):
+            self._write(trigger, release)
+            del self._unwritten[trigger]
 
     def _write(self, trigger: int, release: pa.Table) -> None:
         buffer = io.BytesIO()
@@ -84,7 +92,8 @@ class Kept(Sink):
         if self._writer is not None:
             self._writer.shutdown()
             self._writer = None
-        self._wait()
+        self._writing = None
+        self._write_all()  # what the writer has left
 
     def describe(self, engine: Engine) -> None:
         """Say what is kept here. Releases of another pipeline are not mixed with these."""

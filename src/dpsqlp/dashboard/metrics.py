@@ -16,8 +16,8 @@ _PUBLIC = {
     "dpsqlp_seconds_since_last_trigger_due": "Seconds since the last trigger was due.",
     "dpsqlp_late": "1 if a trigger is overdue.",
     "dpsqlp_failed": "1 if the run ended with an error.",
-    "dpsqlp_epsilon": "Epsilon of all releases together, per unit.",
-    "dpsqlp_delta": "Delta of all releases together, per unit.",
+    "dpsqlp_epsilon": "Epsilon of all releases of this sink together, per unit.",
+    "dpsqlp_delta": "Delta of all releases of this sink together, per unit.",
 }
 _OPERATOR = {
     "records": "Records read since the start.",

@@ -199,7 +199,11 @@ def copied(path: Path, copy: Path) -> Stamp | None:
     for _ in range(_COPIES):
         before = stamp(path)
         shutil.copyfile(path, copy)
-        if before is not None and stamp(path) == before and not path.with_name(path.name + ".wal").exists():
+        if (
+            before is not None
+            and stamp(path) == before
+            and not path.with_name(path.name + ".wal").exists()
+        ):
             return before
         time.sleep(_PAUSE_SECONDS)
     return None

@@ -21,7 +21,7 @@ def plain_words(name: str, numbers: dict[str, Any]) -> list[Section]:
     return [
         {"title": "Who is protected", "sentences": _who(unit, numbers)},
         {"title": "From what", "sentences": _what(name, unit)},
-        {"title": "How much", "sentences": _how_much(unit, numbers)},
+        {"title": "How much", "sentences": _how_much(name, unit, numbers)},
         {"title": "What you see", "sentences": _seen(unit, numbers)},
         {"title": "What is not promised", "sentences": _not_promised(unit, numbers)},
     ]
@@ -61,17 +61,18 @@ def _what(name: str, unit: str) -> list[str]:
         f"Somebody who sees every number that {name} ever publishes, knows how it works and may"
         f" know everybody else's data, cannot tell with confidence whether a given {unit} is in"
         " the data at all.",
-        "This holds for all windows and updates together, however often the page is loaded.",
+        f"This holds for all windows and updates of {name} together, however often the page is"
+        " loaded.",
     ]
 
 
-def _how_much(unit: str, numbers: dict[str, Any]) -> list[str]:
+def _how_much(name: str, unit: str, numbers: dict[str, Any]) -> list[str]:
     epsilon, delta = numbers["epsilon"], numbers["delta"]
     caps = numbers["caps"]
     return [
         f"Whoever has to guess whether a {unit} is in the data, and would be right half of the"
         f" time by tossing a coin, is right at most {guess_percent(numbers)} % of the time after"
-        " seeing everything.",
+        f" seeing everything that {name} publishes.",
         f"In the language of reviewers this is ({epsilon:g}, {delta:g})-differential privacy: one"
         f" {unit} makes nothing that can be seen more than {_short(math.exp(epsilon))} times as"
         f" likely, plus at most {delta:g}.",
@@ -83,8 +84,9 @@ def _how_much(unit: str, numbers: dict[str, Any]) -> list[str]:
 
 def _seen(unit: str, numbers: dict[str, Any]) -> list[str]:
     sentences = [
-        "Every value is shown with a bar of two standard deviations of its noise: the"
-        " exact value of what was counted lies inside about 19 times out of 20."
+        "Every value is shown with a bar of two standard deviations of its noise as it was drawn:"
+        " of all values, released or not, about 19 out of 20 have the exact value of what was"
+        " counted inside."
     ]
     selection = numbers["selection"]
     if selection is not None:
@@ -92,21 +94,43 @@ def _seen(unit: str, numbers: dict[str, Any]) -> list[str]:
         span = f"{low}" if low == high else f"{low} to {high}"
         sentences.append(
             f"A key appears only once it has enough different {unit} (about {span}, by trigger,"
-            " with noise). A key that is missing may have few, or none."
+            " with noise). A key that is missing may have few, or none, or was left out by the"
+            " query's HAVING or LIMIT."
         )
+        if numbers["release"] == "threshold":
+            sentences.append("It is shown at the triggers at which it has, and not at others.")
+        chosen = "The noise that brought a key out may be that of its values"
     elif numbers["keys"]:
-        sentences.append("The list of keys is public: all are shown at every trigger.")
+        sentences.append(
+            "The list of keys is public: all are shown at every trigger, but for those that the"
+            " query's HAVING or LIMIT left out."
+        )
+        chosen = "Where HAVING or LIMIT chose, noise chose with them"
+    else:
+        return sentences
+    sentences.append(
+        f"{chosen}: the first values of a key lean upwards, and the bar does not take that into"
+        " account."
+    )
     return sentences
 
 
 def _not_promised(unit: str, numbers: dict[str, Any]) -> list[str]:
+    first, *others = numbers["unit"]
+    combined = (
+        f"Protected is that a {first} occurs with one value of {', '.join(others)}. Not protected"
+        f" as a whole is a {first}: its other combinations are units of their own, and what they"
+        " reveal adds up."
+    )
     return [
         *numbers.get("unprotected", ()),  # by a pipeline of an older version not said
+        *([combined] if others else []),
         "Facts about many people are no secret: that is what the numbers are for. If they allow a"
         f" conclusion about people like somebody, they allow it whether or not that {unit} is in"
         " the data.",
         "Not covered are how long the computation takes, the parameters above, and whatever was"
         " chosen by looking at the data.",
-        "Other publications from the same data add to what can be learned; so would this one,"
-        " begun a second time. It all rests on the secret of the pipeline being kept.",
+        "Other publications from the same data, other sinks on this page among them, add to what"
+        " can be learned; so would this one, begun a second time. It all rests on the secret of the"
+        " pipeline being kept.",
     ]

@@ -131,10 +131,11 @@ export function value(cell) {
 export function nothing(context, page) {
   const { parameters, sink } = context;
   let text = "Nothing has been released yet. The first trigger is still to come.";
-  if (parameters.search) text = "No released key has this in it. Keys that too few share are never released.";
-  else if (page.trigger !== null && sink.epsilon !== null) {
-    text = "No key has passed its threshold in this window yet. The promise says how many it takes.";
-  } else if (page.trigger !== null) text = "No key was released in this window.";
+  if (parameters.search) text = "No key has this in it at the newest trigger. Keys that too few share are not released.";
+  else if (page.trigger !== null) {
+    const more = sink.epsilon === null ? "" : " The promise says what it takes.";
+    text = `Nothing was released at the newest trigger of this window.${more}`;
+  }
   return h("p", { class: "empty" }, text);
 }
 

@@ -11,7 +11,7 @@ export async function promiseView(context) {
   return {
     nodes: [
       h("h1", {}, "The promise"),
-      gauge(numbers, guess),
+      gauge(numbers, guess, context.sink.name),
       h("div", { class: "words" }, plain.map(({ title, sentences }) =>
         h("section", { class: "card" }, h("h2", {}, title), sentences.map((sentence) => h("p", {}, sentence))))),
       h("h2", { class: "apart" }, "The numbers"),
@@ -31,13 +31,13 @@ export async function promiseView(context) {
 }
 
 // A spectator's best guess, from a coin's 50 % to certainty.
-function gauge(numbers, guess) {
+function gauge(numbers, guess, name) {
   const share = `${((guess - 50) * 2).toFixed(1)}%`;
   return h("section", { class: "card gauge" },
     (numbers.unprotected ?? []).map((warning) => h("p", { class: "warning", role: "note" }, warning)),
     h("p", { class: "figures" },
-      h("span", {}, h("b", {}, `ε = ${small(numbers.epsilon)}`), "privacy loss, over all releases"),
-      h("span", {}, h("b", {}, `δ = ${small(numbers.delta)}`), "added probability, over all releases"),
+      h("span", {}, h("b", {}, `ε = ${small(numbers.epsilon)}`), `privacy loss, over all releases of ${name}`),
+      h("span", {}, h("b", {}, `δ = ${small(numbers.delta)}`), `added probability, over all releases of ${name}`),
       h("span", {}, h("b", {}, `${guess} %`), `best guess about one ${numbers.unit.join(", ")}; a coin has 50 %`)),
     h("svg:svg", { "aria-hidden": "true", focusable: "false" },
       h("svg:rect", { x: 0, y: 0, width: "100%", height: "100%", rx: 5, class: "track" }),
@@ -55,7 +55,7 @@ function figures(numbers, places) {
   const made = [];
   if (numbers.selection) {
     const { thresholds } = numbers.selection;
-    const span = `${number(Math.min(...thresholds))} to ${number(Math.max(...thresholds))}`;
+    const span = range(thresholds, number);
     made.push(figure("Thresholds over triggers",
       `A key appears once its number of ${numbers.unit.join(", ")}, with noise, reaches ${span}.`,
       "trigger of a window", [{ label: "threshold", values: thresholds, style: "threshold" }]));
@@ -64,7 +64,7 @@ function figures(numbers, places) {
   if (column) {
     const sd = column.standard_deviation;
     made.push(figure("Noise over triggers",
-      `Standard deviation of ${column.name}: ${number(Math.min(...sd))} to ${number(Math.max(...sd))}.`,
+      `Standard deviation of ${column.name}: ${range(sd, number)}.`,
       "trigger of a window", [{ label: "sd", values: sd, style: "value" }]));
   }
   return made;
@@ -73,12 +73,12 @@ function figures(numbers, places) {
 function account(numbers) {
   const { caps, selection } = numbers;
   const rows = [
-    ["ε", numbers.epsilon, "of the whole output, for each unit"],
-    ["δ", numbers.delta, "of the whole output, for each unit"],
+    ["ε", numbers.epsilon, "of all that this sink releases, for each unit"],
+    ["δ", numbers.delta, "of all that this sink releases, for each unit"],
     ["ν", numbers.nu, "the noise alone is ν-GDP"],
     ["δ₀", numbers.delta_gaussian, "part of δ for the noise"],
     selection && ["Cs·β", numbers.delta_threshold, "part of δ for keys that appear too early"],
-    selection && ["β", selection.failure_per_vote, `chance that one vote brings out a key nobody else has, spent ${selection.spending}`],
+    selection && ["β", selection.failure_per_vote, `chance that one vote brings out a key that only ${selection.min_privacy_units_per_group - 1} others have, spent ${selection.spending}`],
     ["ε float", numbers.epsilon_float, "part of ε for rounding in the noise"],
     ["C", caps.max_rows_contributed, "records of a unit that count"],
     ["c", caps.max_rows_per_group, "of them in one key and window"],
@@ -102,10 +102,16 @@ function noise(numbers) {
     return h("tr", {}, h("th", { scope: "row" }, column.name), h("td", {}, column.kind),
       h("td", {}, column.kind === "sum" ? `[${column.bounds.map(small).join(", ")}]` : "–"),
       h("td", { class: "number" }, small(column.sigma)), h("td", { class: "number" }, small(column.quantum)),
-      h("td", { class: "number" }, `${small(Math.min(...sd))} to ${small(Math.max(...sd))}`), h("td", {}, column.mechanism));
+      h("td", { class: "number" }, range(sd, small)), h("td", {}, column.mechanism));
   });
   return scrolled("Noise of each value", h("table", { class: "plain" },
     h("thead", {}, h("tr", {}, heads.map((title, n) => h("th", { scope: "col", class: n > 2 && n < 6 ? "number" : null }, title)))), h("tbody", {}, rows)));
+}
+
+// One by one: a list may be longer than a function takes arguments.
+function range(values, shown) {
+  const [low, high] = values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+  return `${shown(low)} to ${shown(high)}`;
 }
 
 function scrolled(label, table) {
