@@ -17,7 +17,7 @@ import httpx2
 import pytest
 from typer.testing import CliRunner
 
-from dashboard.pipelines import COMMAND, live_run
+from dashboard.pipelines import COMMAND, LIVE, live_run
 from dpsqlp.cli.app import app
 from dpsqlp.dashboard import process, prompt
 from dpsqlp.dashboard.watching import Watching
@@ -173,7 +173,7 @@ def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.Monke
     """Nor who asks letter by letter, first or later on a connection."""
     monkeypatch.setattr(prompt, "HEAD_SECONDS", 0.5)
     ended = threading.Event()
-    request = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+    request = b"HEAD / HTTP/1.1\r\nHost: localhost\r\n"
     settings = process.Settings(str(ran / "state"), port=0)
     with process.listen(settings) as bound:
         server = threading.Thread(
@@ -200,3 +200,10 @@ def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.Monke
         finally:
             ended.set()
             server.join(20)
+
+
+def test_to_go_on_the_same_page_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "live.sql").write_text(LIVE)
+    options = ["--dashboard", "--port", "0", "--operator-metrics"]
+    answer = CliRunner().invoke(app, ["run", str(tmp_path / "live.sql"), *options], input="")
+    assert f"live.sql {' '.join(options)}" in answer.stderr

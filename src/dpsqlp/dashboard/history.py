@@ -34,7 +34,7 @@ _RELEASES = 8  # in memory, of one sink
 _COURSES = 256
 _KEYS = 20_000  # remembered by their short names
 _MARKED = 33  # releases whose short names are in memory: 16 bytes a row
-_MARKED_ROWS_MAX = 200_000  # looked at for a key that the newest release of a window lacks
+_MARKED_ROWS_MAX = 100_000  # looked at for a key that the newest release of a window lacks
 _MISSES = 10_000
 _SETTLED_NS = 50_000_000  # a folder's time of change may be coarser than two changes
 _ROWS = "read_parquet(?, hive_partitioning = false)"  # a folder's name is no column
