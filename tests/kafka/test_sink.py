@@ -198,11 +198,16 @@ def test_a_broker_that_is_killed_in_mid_stream(
 
 WRITER = """
 import sys
-from kafka.test_sink import KafkaSink, PIPELINE, release
+from kafka.test_sink import KafkaSink, PIPELINE, UnavailableError, release
 sink = KafkaSink(sys.argv[2], {"connector": "kafka", "brokers": sys.argv[1]})
 sink.open(PIPELINE, ["k"])
 for trigger in range(int(sys.argv[3]), int(sys.argv[4])):
-    sink.emit(trigger, release(trigger))
+    while True:
+        try:
+            sink.emit(trigger, release(trigger))
+            break
+        except UnavailableError:  # as an engine waits
+            pass
     print(trigger, flush=True)
 """
 

@@ -215,8 +215,14 @@ class Reader:
         while left:
             batch = self._consumer.consume(_BATCH, timeout=_PATIENCE)
             reached = {m.partition(): m.offset() + 1 for m in batch if m.error() is None}
+            broken: dict[int, int] = {}
             for event in [m for m in batch if m.error() is not None]:
-                reached |= self._passed(topic, event)
+                if event.error().code() in _BROKEN:  # only the first: a fetch may repeat it
+                    broken.setdefault(event.partition(), event.offset())
+                else:
+                    reached |= self._passed(topic, event)
+            for partition, offset in broken.items():
+                reached[partition] = self._skipped(topic, partition, offset)
             if left & reached.keys():
                 deadline = time.monotonic() + SECONDS
             elif time.monotonic() > deadline:
@@ -236,15 +242,20 @@ class Reader:
             return {partition: event.offset()}
         if code == _ERROR._AUTO_OFFSET_RESET:
             raise UnavailableError(f"The topic {topic} has just lost old records.")
-        if code in _BROKEN:
-            after = max(event.offset() + 1, self._sought.get(partition, 0) + 1)
-            self._sought[partition] = after
-            self._consumer.seek(client.TopicPartition(topic, partition, after))
-            self.broken += 1
-            return {partition: after}
         if not event.error().retriable():
             raise self._kafka.refuse(event.error())
         return {}
+
+    def _skipped(self, topic: str, partition: int, offset: int) -> int:
+        """Where a partition is read on, past a record that the client cannot unpack: the next one,
+        or the next again if it is packed with that one.
+        """
+        sought = self._sought.get(partition, 0)
+        after = offset + 1 if offset >= sought else sought + 1
+        self._sought[partition] = after
+        self._consumer.seek(client.TopicPartition(topic, partition, after))
+        self.broken += 1
+        return after
 
     def close(self) -> None:
         """Let go of the connection."""
