@@ -187,7 +187,7 @@ def main() -> None:
     told = json.loads(sys.stdin.buffer.readline())
     bound = socket.socket(fileno=told.pop("descriptor"))
     settings = Settings(**told | {"names": tuple(told["names"])})
-    os.nice(10)  # the pipeline comes first
+    os.nice(19)  # the pipeline comes first
     ended = threading.Event()
 
     def watch() -> None:
