@@ -29,9 +29,8 @@ class Source(Protocol):
     and can then be called again.
     """
 
-    undecodable: int = (
-        0  # values so far that are no records: for the operator alone, never published
-    )
+    # Values so far that are no records: for the operator alone, never published.
+    undecodable: int = 0
 
     def folders(self) -> list[str]:
         """What the database may read itself."""

@@ -31,7 +31,7 @@ import pyarrow.csv as pc
 
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SourceError, UnavailableError
-from dpsqlp.sources.base import Source
+from dpsqlp.sources.base import Source, check_size
 from dpsqlp.sql.query import SourceDef
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ _POLL_SECONDS = 0.02
 _CLOCK_SECONDS = 1  # between a transaction's start by the clock and its being listed
 _TAKE_SECONDS, _READ_SECONDS = 60.0, 3600.0
 _CHUNK_BYTES = 16 << 20
-_BYTES_MAX = 6 << 30
 _INTEGERS = ("smallint", "integer", "bigint")
 _TIME = "timestamp with time zone"
 # A row's text has to stay below the gigabyte that PostgreSQL can send; in the worst case each byte
@@ -367,13 +366,7 @@ class PostgresSource(Source):
                 size += len(line)
                 if size >= _CHUNK_BYTES:
                     parsed.append(_parsed(b"".join(lines), names))
-                    total, lines, size = total + size, [], 0
-                    if total > _BYTES_MAX:
-                        raise SourceError(
-                            f"The records of one trigger take more than {_BYTES_MAX >> 30} GiB."
-                            " They cannot be split by count: emit more often, or declare fewer"
-                            " columns. Nothing is lost; the trigger has not run."
-                        )
+                    total, lines, size = check_size(total + size), [], 0
         parsed.append(_parsed(b"".join(lines), names))
         return pa.concat_tables(parsed)
 
