@@ -285,9 +285,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--triggers", type=int, default=100)
-    parser.add_argument("--units", type=int, default=1_000_000)
+    parser.add_argument("--units", type=int, default=4_000_000)
     parser.add_argument("--rate", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / "state"

@@ -70,6 +70,7 @@ def test_killed_at_random_moments(worker: Worker, tmp_path: Path) -> None:
         folder = copied(pipeline, "killed")
         for _ in range(12):
             if worker.kill_after(dice.uniform(0.1, 0.9) * seconds, folder) == 0:
+                seconds *= 0.95  # the run that was timed may have been a slow one
                 break
             killed += 1
         assert worker.run(folder) == 0

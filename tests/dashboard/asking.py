@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from starlette.testclient import TestClient
 
 from dpsqlp.dashboard.answers import Answers
@@ -25,6 +28,19 @@ def client(
     answers = Answers(find_origins(path, cache), lambda: now, path if operator else None)
     app = make_app(answers, policy or Policy(), operator=operator)
     return TestClient(app, base_url="http://127.0.0.1")
+
+
+def fetch(address: str, **options: Any) -> httpx2.Response:
+    """Over the network, from a page that may only just begin."""
+    return httpx2.get(address, timeout=60, **options)
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait for what a page is to show."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
 
 
 def ask(asked: TestClient, address: str, **parameters: Any) -> Any:

@@ -25,6 +25,7 @@ from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import StateError
 from dpsqlp.sinks.base import Collected, make_sink
 from dpsqlp.sql import compile_script, explain_text
+from running import FakeClock
 
 HOUR = 3_600_000_000
 WINDOWS = [1_714_521_600_000_000 + n * HOUR for n in range(3)]
@@ -222,7 +223,12 @@ def test_keys_of_every_type(tmp_path: Path) -> None:
     (sink,) = compile_script(sql).sinks
     kept = Kept(Collected(), tmp_path / "state", "t")
     engine = open_engine(
-        sink, state=tmp_path / "state", secret=tmp_path / "secret", folder=tmp_path, output=kept
+        sink,
+        state=tmp_path / "state",
+        secret=tmp_path / "secret",
+        folder=tmp_path,
+        output=kept,
+        clock=FakeClock(),
     )
     rows = duckdb.sql(
         "SELECT range AS unit, [-7, NULL][1 + range % 2] AS a, [DATE '2024-02-29', NULL][1 +"

@@ -33,6 +33,7 @@ VIEWS = {
     "health": "dl",
 }
 PHONE, DESKTOP = (360, 760), (1280, 900)
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import ipaddress
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -20,11 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from ports import free_ports
 
 JARS = Path(__file__).parents[2] / ".services" / "kafka"
 WAIT_SECONDS = 60
@@ -40,17 +52,6 @@ def needed() -> Path:
             pytest.fail(text)
         pytest.skip(text)
     return jars
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Broker:
@@ -138,6 +139,7 @@ class Broker:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         made = self.admin.create_topics([NewTopic(topic, partitions, config=settings)])
         made[topic].result(WAIT_SECONDS)
+        self._wait_for(topic, partitions)
         return topic
 
     def delete(self, topic: str) -> None:
@@ -150,6 +152,16 @@ class Broker:
         """More partitions."""
         more = self.admin.create_partitions([NewPartitions(topic, partitions)])
         more[topic].result(WAIT_SECONDS)
+        self._wait_for(topic, partitions)
+
+    def _wait_for(self, topic: str, partitions: int) -> None:
+        """Until the broker tells its clients of all of them."""
+        while True:
+            found = self.admin.list_topics(timeout=WAIT_SECONDS).topics.get(topic)
+            leaders = [p.leader for p in found.partitions.values()] if found else []
+            if len(leaders) == partitions and -1 not in leaders:
+                return
+            time.sleep(0.05)
 
     def expire(self, topic: str, before: int, partition: int = 0) -> None:
         """Delete the first records of a partition."""
@@ -164,8 +176,22 @@ class Broker:
         producer = Producer(self.client | settings)
         for value in values:
             body = value if value is None or isinstance(value, bytes) else json.dumps(value)
-            producer.produce(topic, body, key, partition)
+            producer.produce(topic, body, key, partition, on_delivery=_arrived)
         assert producer.flush(WAIT_SECONDS) == 0
+
+    def _settle(self, topic: str, partitions: list[int]) -> None:
+        """Until what was committed can be read: a broker says so a moment before."""
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}  # type: ignore[no-untyped-call]
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            ends = []
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+                asked = self.admin.list_offsets(wanted, isolation_level=level)
+                ends.append([asked[p].result(WAIT_SECONDS).offset for p in wanted])
+            if ends[0] == ends[1]:
+                return
+            time.sleep(0.02)
+        raise TimeoutError("a transaction stays open")
 
     def read(self, topic: str) -> list[tuple[bytes | None, bytes]]:
         """All committed messages of a topic, by partition."""
@@ -173,6 +199,7 @@ class Broker:
         settings |= {"enable.partition.eof": True, "isolation.level": "read_committed"}
         consumer = Consumer(self.client | settings)
         partitions = consumer.list_topics(topic, timeout=WAIT_SECONDS).topics[topic].partitions
+        self._settle(topic, list(partitions))
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         found, left = [], set(partitions)
         while left:
@@ -183,6 +210,10 @@ class Broker:
                     left.discard(message.partition())
         consumer.close()
         return [(m.key(), m.value()) for *_, m in sorted(found, key=lambda part: part[:2])]
+
+
+def _arrived(error: Any, _: Any) -> None:
+    assert error is None, error
 
 
 @contextmanager

@@ -215,7 +215,7 @@ for trigger in range(int(sys.argv[3]), int(sys.argv[4])):
 
 def test_a_process_that_is_killed_anywhere(broker: Broker, topic: str, tmp_path: Path) -> None:
     """The next one gives its last release again, as an engine does."""
-    begun, end = 1, 60
+    begun, end = 1, 150
     moments = random.Random(5)
     errors = tmp_path / "errors"
     environment = {"PYTHONPATH": ":".join(sys.path)}

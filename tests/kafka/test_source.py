@@ -26,7 +26,8 @@ from dpsqlp.sources.avro import AvroDecoder, _column
 from dpsqlp.sources.base import declared_schema
 from dpsqlp.sources.kafka import KafkaSource
 from dpsqlp.sql.query import SourceDef
-from kafka.broker import PASSWORD, USER, Broker, Registry, free_ports
+from kafka.broker import PASSWORD, USER, Broker, Registry
+from ports import free_ports
 
 COLUMNS = (("unit", "TEXT"), ("k", "BIGINT"), ("ts", "TIMESTAMP"))
 
@@ -91,7 +92,6 @@ def test_new_partitions_are_read_from_their_start(broker: Broker, topic: str) ->
     position = source.after(source.begin(), source.take(source.begin(), 1, None))
     broker.send(topic, [record("a")])
     broker.grow(topic, 3)
-    time.sleep(0.5)
     broker.send(topic, [record("b")], 2)
     assert units(source, source.take(position, 2, None)) == ["a", "b"]
     source.close()

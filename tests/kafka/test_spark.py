@@ -52,7 +52,7 @@ def test_kafka_to_postgres(
     places = {"state": tmp_path / "state", "secret": tmp_path / "secret", "shards": 2}
 
     def counted(expected: int) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 400
         while time.monotonic() < deadline:
             assert query.exception() is None
             if server.run("SELECT to_regclass('pages')::text") != [(None,)]:

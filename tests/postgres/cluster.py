@@ -17,6 +17,8 @@ from typing import Any, cast
 
 import psycopg
 
+from ports import free_ports
+
 WAIT_SECONDS = 60
 PASSWORD = "it's a \\ test"
 SETTINGS = {
@@ -66,9 +68,7 @@ class Cluster:
             capture_output=True,
             **self._as,
         )
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            self.port = int(listening.getsockname()[1])
+        (self.port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -60,17 +60,18 @@ def test_a_process_killed_at_random_moments(
     seconds = time.monotonic() - began
     expected, current = rows_of(server, "whole"), rows_of(server, "whole_current")
     assert len(expected) > len(current) > 10
-    dice, killed = random.Random(3), 0
-    for number in range(2):
+    dice, killed, number = random.Random(3), 0, 0
+    while killed < 6:
+        number += 1
         folder = into(pipeline, f"killed{number}", server.dsn)
         for _ in range(6):
             if worker.kill_after(dice.uniform(0.1, 0.8) * seconds, folder) == 0:
+                seconds *= 0.7  # the run that was timed may have been a slow one
                 break
             killed += 1
         assert worker.run(folder) == 0
         assert rows_of(server, folder.name) == expected
         assert rows_of(server, folder.name + "_current") == current
-    assert killed > 5
 
 
 def test_a_line_that_breaks_at_every_other_commit(

@@ -16,6 +16,8 @@ from typing import Any
 
 import pyspark
 
+from ports import free_ports
+
 HOME = Path(pyspark.__file__).parent
 DRIVER = Path(__file__).with_name("driver.py")
 QUIET = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.driver.memory": "1g"}
@@ -95,13 +97,6 @@ class Driver:
         assert problem is None, problem
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
 def wait_for(port: int, process: subprocess.Popen[str], log: Path) -> None:
     """Wait until a server listens."""
     for _ in range(WAIT_SECONDS * 10):
@@ -116,7 +111,7 @@ def wait_for(port: int, process: subprocess.Popen[str], log: Path) -> None:
 @contextmanager
 def cluster(folder: Path) -> Iterator[tuple[str, list[int]]]:
     """A master and two workers with a core each, which are two machines to Spark."""
-    run, port = str(HOME / "bin" / "spark-class"), free_port()
+    run, (port,) = str(HOME / "bin" / "spark-class"), free_ports(1)
     deploy, log = "org.apache.spark.deploy", folder / "cluster.log"
     with ExitStack() as stack:
         at = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
@@ -134,7 +129,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[int]]]:
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
     """A Connect server with Spark in it."""
-    port, log = free_port(), folder / "connect.log"
+    (port,), log = free_ports(1), folder / "connect.log"
     name = "org.apache.spark.sql.connect.service.SparkConnectServer"
     conf = QUIET | {
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -19,7 +19,7 @@ from spark.queries import CASES
 from spark.servers import WAIT_SECONDS, Driver, cluster, descendants, kill
 
 pytestmark = pytest.mark.xdist_group("spark")
-TRIGGERS = 30 if ALL else 4
+TRIGGERS = 30 if ALL else 6
 CASE = replace(
     CASES["sums"],
     group="k, HOP(ts, INTERVAL 30 MINUTES, INTERVAL 1 HOUR)",

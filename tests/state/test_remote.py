@@ -104,12 +104,12 @@ def test_one_writer_at_a_time(bucket: Bucket) -> None:
 def test_a_lease_that_ran_out_can_be_taken(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that died is waited for; one that only slept can write no more."""
     slept = storage(bucket)
-    monkeypatch.setattr(remote, "_LEASE_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "_LEASE_SECONDS", 2)
     held = slept.lock()
     monkeypatch.setattr(slept, "_renew_until", lambda ended: ended.wait())
     held.__enter__()
     slept.put("x", [b"1"])
-    time.sleep(0.3)
+    time.sleep(2.5)
     with storage(bucket).lock():
         with pytest.raises(StateError, match="Another process"):
             slept.put("x", [b"2"])
@@ -119,9 +119,9 @@ def test_a_lease_that_ran_out_can_be_taken(bucket: Bucket, monkeypatch: pytest.M
 
 
 def test_a_lease_is_renewed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_LEASE_SECONDS", 0.4)
+    monkeypatch.setattr(remote, "_LEASE_SECONDS", 4)
     with storage(bucket).lock():
-        time.sleep(1.0)
+        time.sleep(5)
         with pytest.raises(StateError, match="Another process"), storage(bucket).lock():
             pass
 
@@ -130,12 +130,12 @@ def test_one_that_slept_too_long_writes_no_more(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while nobody else has the lease: somebody may take it at any moment."""
-    monkeypatch.setattr(remote, "_LEASE_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "_LEASE_SECONDS", 2)
     slept = storage(bucket)
     monkeypatch.setattr(slept, "_renew_until", lambda ended: ended.wait())
     with slept.lock():
         slept.put("x", [b"1"])
-        time.sleep(0.3)
+        time.sleep(2.5)
         with pytest.raises(StateError, match="Another process"):
             slept.put("x", [b"2"])
     assert bucket.objects == {"b/state/x": b"1"}

@@ -163,7 +163,7 @@ def beside(settings: Settings) -> Iterator[str]:
             stdout=subprocess.DEVNULL,
             env={name: os.environ[name] for name in _INHERITED if name in os.environ},
             pass_fds=[bound.fileno()],
-            start_new_session=True,  # Ctrl-C is for the pipeline, which finishes its trigger
+            process_group=0,  # Ctrl-C is for the pipeline, which finishes its trigger
         )
         assert child.stdin is not None
         told = asdict(settings) | {"descriptor": bound.fileno()}
@@ -187,7 +187,7 @@ def main() -> None:
     told = json.loads(sys.stdin.buffer.readline())
     bound = socket.socket(fileno=told.pop("descriptor"))
     settings = Settings(**told | {"names": tuple(told["names"])})
-    os.nice(19)  # the pipeline comes first
+    os.nice(10)  # the pipeline comes first
     ended = threading.Event()
 
     def watch() -> None:

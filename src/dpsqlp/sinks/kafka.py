@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from dpsqlp.clients.kafka import Kafka, Reader, Transactions
-from dpsqlp.errors import SinkError
+from dpsqlp.errors import SinkError, UnavailableError
 from dpsqlp.sinks.base import Sink, json_lines
 from dpsqlp.sql.query import OptionValue
 
@@ -86,7 +86,8 @@ class KafkaSink(Sink):
     def _last_marker(self, kafka: Kafka) -> int | None:
         """The last trigger that is out. An open transaction may hide it, and is waited for."""
         topic = kafka.topic(self._markers)
-        assert topic is not None
+        if topic is None:  # made a moment ago
+            raise UnavailableError(f"The topic {self._markers} is not yet there.")
         firsts = kafka.offsets(topic, end=False)
         ends = kafka.offsets(topic, end=True, committed=False)
         reader = Reader(kafka)
