@@ -119,6 +119,15 @@ def test_help_names_the_exit_codes_and_loads_nothing_heavy() -> None:
     assert call("--version").output.startswith("dpsqlp ")
 
 
+def test_run_says_who_is_protected(script: Path) -> None:
+    """A period is part of the promise: without it the line would say more than is kept."""
+    text = script.read_text()
+    script.write_text(text.replace("= user_id", "= user_id, privacy_unit_period = INTERVAL 1 DAY"))
+    assert script.read_text() != text
+    said = "popular begins: (4, 1e-06)-DP for each user_id in each period of 1 day;"
+    assert said in call("run", script).stderr
+
+
 def test_run_replays_files_and_says_what_it_promises(script: Path) -> None:
     answer = call("run", script)
     assert answer.exit_code == 0, answer.output

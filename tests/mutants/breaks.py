@@ -987,6 +987,30 @@ CRASH = "crash/test_damage.py::"
 
 DURABILITY = [
     Break(
+        "anybody may read a state",
+        "6: totals in the state are true",
+        "state/storage.py",
+        "self._make(path.parent, 0o700)",
+        "self._make(path.parent, 0o777)",
+        "state/test_storage.py::test_a_states_folder_is_its_owners_alone",
+    ),
+    Break(
+        "a state's name is lost in a power cut",
+        "6: durable before a sink sees a byte",
+        "state/storage.py",
+        "self._made.add(missing)",
+        "pass",
+        "state/test_storage.py::test_the_names_of_new_folders_are_durable",
+    ),
+    Break(
+        "run promises more than is kept",
+        "1: the unit, with a period if the plan has one",
+        "cli/running.py",
+        "unit_text(sink.query.unit_names, sink.query.period_us)",
+        "unit_text(sink.query.unit_names, None)",
+        "cli/test_cli.py::test_run_says_who_is_protected",
+    ),
+    Break(
         "a retry takes what has arrived since",
         "6: a retry replays exactly the intent's range",
         "engines/engine.py",

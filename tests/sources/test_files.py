@@ -100,10 +100,6 @@ def test_a_span_is_of_the_files_there_were(suffix: str, tmp_path: Path) -> None:
         position = json.loads(json.dumps(files.after(position, records)))
         write(tmp_path / f"late{trigger}{suffix}", LINES)
     assert got == [wanted(LINES[0]), wanted(*LINES[1:3]), wanted(LINES[3])]
-    empty = source(tmp_path / "none", "*.csv", "ts")
-    position = empty.after(empty.begin(), empty.take(empty.begin(), 1, spans[0]))
-    write(tmp_path / "none" / "1.csv", LINES)
-    assert empty.take(position, 2, spans[1])["files"] == []
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "us UTC", "text", "no statistics"])
@@ -202,6 +198,17 @@ def test_a_fixed_set_does_not_grow(tmp_path: Path) -> None:
     write(tmp_path / "2.csv", LINES)
     assert [Path(file[0]).name for file in records["files"]] == ["1.csv"]
     assert files.take(position, 2, None) == {"files": []}
+
+
+@pytest.mark.parametrize("span", [None, (0, 1)])
+def test_a_fixed_set_of_nothing_is_refused(span: tuple[int, int] | None, tmp_path: Path) -> None:
+    """A typing error in a path would else run to the end; a folder that grows may begin empty."""
+    files = source(tmp_path, "evnts/*.csv")
+    with pytest.raises(SourceError, match=r"No file matches .*evnts/\*\.csv"):
+        files.take(files.begin(), 1, span)
+    if span is None:
+        growing = source(tmp_path, "evnts/*.csv", follow=True)
+        assert growing.take(growing.begin(), 1, None) == {"files": []}
 
 
 def test_hidden_and_half_written_names_are_passed_over(tmp_path: Path) -> None:

@@ -122,7 +122,8 @@ def run(
     """Run all sinks of a script, from where they stopped.
 
     Triggers follow the clock, or replay history as fast as it goes (ON EVENT TIME). Ctrl-C
-    finishes the trigger; the same command goes on from there. Killing it loses nothing either.
+    finishes the trigger; the same command goes on from there. Killing it loses nothing that was
+    committed; of standard input, send again what came after the last trigger.
     """
     from dpsqlp.cli.log import JsonLog, Sentences
     from dpsqlp.cli.running import run_script

@@ -18,7 +18,7 @@ from dpsqlp.engines.clock import Schedule
 from dpsqlp.engines.pipeline import description
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
-from dpsqlp.sql import total
+from dpsqlp.sql import total, unit_text
 from dpsqlp.sql.clock import duration
 from dpsqlp.state.journal import Manifest, read_manifest
 from dpsqlp.state.storage import LocalStorage
@@ -53,9 +53,7 @@ def _promise(plans: Sequence[Plan], body: dict[str, Any]) -> str:
     if len(plans) == 1:  # as it was asked for, not as it adds up
         epsilon, delta = plans[0].calibration.epsilon, plans[0].calibration.delta
     public = body["public"]
-    unit = ", ".join(public["unit"])
-    if public["period_us"] is not None:
-        unit += f" and {duration(public['period_us'])}"
+    unit = unit_text(public["unit"], public["period_us"])
     return f"({epsilon:.4g}, {delta:.4g})-DP for each {unit}"
 
 

@@ -20,7 +20,7 @@ from dpsqlp.engines.spark.session import start_session
 from dpsqlp.engines.together import run_together
 from dpsqlp.errors import PlanError, UnavailableError
 from dpsqlp.sinks.base import make_sink
-from dpsqlp.sql import Program, SinkDef, compile_script, explain_total
+from dpsqlp.sql import Program, SinkDef, compile_script, explain_total, unit_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,7 +146,7 @@ def _check(program: Program) -> None:
 def _opening(sink: SinkDef, engine: Engine, state: Path) -> str:
     """What runs, what it promises, and where from."""
     calibration = engine.plan.calibration
-    unit = ", ".join(sink.query.unit_names)
+    unit = unit_text(sink.query.unit_names, sink.query.period_us)
     begins = "begins" if engine.journal.manifest.trigger is None else "goes on"
     return (
         f"{sink.name} {begins}: ({calibration.epsilon:g}, {calibration.delta:g})-DP for each"

@@ -71,10 +71,12 @@ class FileSource(Source):
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """New files, or the event-time span of the files there were at the first trigger."""
         if span is not None:
-            files = position["files"] if "files" in position else self._found(set())
+            files = position["files"] if "files" in position else self._fixed()
             return {"files": files, "span": list(span)}
         taken = set(position["taken"])
-        return {"files": [] if taken and not self._follow else self._found(taken)}
+        if self._follow:
+            return {"files": self._found(taken)}
+        return {"files": [] if taken else self._fixed()}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
@@ -102,6 +104,16 @@ class FileSource(Source):
         database.execute(
             f"CREATE OR REPLACE TEMP VIEW {quoted(self._source.name)} AS FROM ({rows}){where}"
         )
+
+    def _fixed(self) -> list[list[Any]]:
+        """All the files there will be."""
+        found = self._found(set())
+        if not found:
+            raise SourceError(
+                f"No file matches {self._pattern}. Correct the path of {self._source.name}; where"
+                " files are to come, say follow = true. Nothing was run."
+            )
+        return found
 
     def _found(self, taken: set[str]) -> list[list[Any]]:
         """Name, size and time of change of the files there are, by name."""

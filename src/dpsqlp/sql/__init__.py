@@ -2,7 +2,7 @@
 
 from dpsqlp.sql.compile import Script, compile_script, parse
 from dpsqlp.sql.database import connect
-from dpsqlp.sql.explain import explain, explain_text, explain_total, total
+from dpsqlp.sql.explain import explain, explain_text, explain_total, total, unit_text
 from dpsqlp.sql.plan import make_plan, standard_deviations
 from dpsqlp.sql.query import (
     Emit,
@@ -36,4 +36,5 @@ __all__ = [
     "parse",
     "standard_deviations",
     "total",
+    "unit_text",
 ]

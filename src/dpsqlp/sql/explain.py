@@ -152,8 +152,8 @@ def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
         names = ", ".join(name for name, _, _ in members)
         lines.append(
             f"Together the sinks {names} over {query.source.name} are ({_number(epsilon)},"
-            f" {_number(delta)})-DP for each {_unit(query)}: nu^2 adds up to {_number(nu**2)},"
-            " the deltas add up."
+            f" {_number(delta)})-DP for each {unit_text(query.unit_names, query.period_us)}:"
+            f" nu^2 adds up to {_number(nu**2)}, the deltas add up."
         )
     sources = {source for source, _, _ in groups}
     if len(groups) > len(sources):
@@ -169,15 +169,17 @@ def _promise(name: str, query: Query, plan: Plan) -> str:
     return (
         f"{name}: everything it ever releases, over all groups, windows and triggers, is"
         f" ({_number(calibration.epsilon)}, {_number(calibration.delta)})-differentially private"
-        f" for each {_unit(query)}, as long as the secret is kept and only one instance runs.\n"
+        f" for each {unit_text(query.unit_names, query.period_us)}, as long as the secret is kept"
+        " and only one instance runs.\n"
         "Not protected: how long things take, the parameters themselves, and what was chosen by"
         " looking at the stream. Another pipeline over the same data spends again."
     )
 
 
-def _unit(query: Query) -> str:
-    unit = query.unit_names[0] if len(query.unit_names) == 1 else f"({', '.join(query.unit_names)})"
-    return unit if query.period_us is None else f"{unit} and {duration(query.period_us)}"
+def unit_text(names: Sequence[str], period_us: int | None) -> str:
+    """Who is protected."""
+    unit = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    return unit if period_us is None else f"{unit} in each period of {duration(period_us)}"
 
 
 def _protected(query: Query) -> str:

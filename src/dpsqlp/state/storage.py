@@ -126,11 +126,7 @@ class LocalDisk:
 
     def write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
         """Write a new file, not yet durable; folders are made as needed."""
-        for folder in (path.parent, *path.parent.parents):
-            if folder.is_dir():
-                break
-            self._made.add(folder)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._make(path.parent, 0o777)
         with path.open("wb", buffering=0) as file:
             for part in parts:
                 view = memoryview(part).cast("B")
@@ -170,11 +166,18 @@ class LocalDisk:
 
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[None]:
-        """Hold an exclusive lock, or raise BlockingIOError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Hold an exclusive lock, or raise BlockingIOError. A folder made for it is the owner's."""
+        self._make(path.parent, 0o700)
         with path.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
+
+    def _make(self, folder: Path, mode: int) -> None:
+        for missing in (folder, *folder.parents):
+            if missing.is_dir():
+                break
+            self._made.add(missing)
+        folder.mkdir(mode, parents=True, exist_ok=True)
 
 
 def _fsync(path: Path) -> None:

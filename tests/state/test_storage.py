@@ -1,0 +1,35 @@
+"""A folder as a store: who may read it, and what survives a power cut."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dpsqlp.state import storage as module
+from dpsqlp.state.storage import LocalStorage
+
+
+def test_a_states_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    """Totals in it are true. Releases beside it are for whoever may read the folder above."""
+    os.umask(umask := os.umask(0o022))
+    state, kept = LocalStorage(tmp_path / "state" / "s"), LocalStorage(tmp_path / "state" / "kept")
+    with state.lock():
+        state.put("units/0", [b"1"])
+    kept.put("release", [b"2"])
+    assert (tmp_path / "state" / "s").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "state" / "kept").stat().st_mode & 0o777 == 0o777 & ~umask
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o777 & ~umask
+
+
+def test_the_names_of_new_folders_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut could take a whole state and leave what was published from it."""
+    synced: list[Path] = []
+    monkeypatch.setattr(module, "_fsync", synced.append)
+    state = LocalStorage(tmp_path / "new" / "s")
+    with state.lock():
+        state.put("x", [b"1"])
+    assert {tmp_path, tmp_path / "new", tmp_path / "new" / "s"} <= set(synced)
