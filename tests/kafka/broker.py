@@ -179,8 +179,9 @@ class Broker:
             producer.produce(topic, body, key, partition, on_delivery=_arrived)
         assert producer.flush(WAIT_SECONDS) == 0
 
-    def _settle(self, topic: str, partitions: list[int]) -> None:
+    def settle(self, topic: str) -> None:
         """Until what was committed can be read: a broker says so a moment before."""
+        partitions = self.admin.list_topics(topic, timeout=WAIT_SECONDS).topics[topic].partitions
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}  # type: ignore[no-untyped-call]
         deadline = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline:
@@ -199,7 +200,7 @@ class Broker:
         settings |= {"enable.partition.eof": True, "isolation.level": "read_committed"}
         consumer = Consumer(self.client | settings)
         partitions = consumer.list_topics(topic, timeout=WAIT_SECONDS).topics[topic].partitions
-        self._settle(topic, list(partitions))
+        self.settle(topic)
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         found, left = [], set(partitions)
         while left:

@@ -124,7 +124,9 @@ def test_a_transaction_of_another_pipeline_does_not_hide_a_marker(
     sink.close()
     monkeypatch.setattr(clients, "SECONDS", 2.0)
     again = made(broker, topic)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(
+        UnavailableError, match=r"transaction on \S+\.triggers is open.*find-hanging"
+    ):
         again.emit(5, release(5))
     other.abort_transaction()
     monkeypatch.setattr(clients, "SECONDS", 10.0)
@@ -178,6 +180,10 @@ def test_a_broker_that_is_killed_in_mid_stream(
     """A release waits until the broker is back, and is there once."""
     sink = made(broker, topic)
     sink.emit(1, release(1))
+    # A single broker that is killed just before the end of a transaction is in its logs may forget
+    # to put it there: then it hangs for good, as in the test above.
+    for name in (topic, f"{topic}.triggers"):
+        broker.settle(name)
     monkeypatch.setattr(clients, "SECONDS", 2.0)
     broker.kill()
     back = threading.Timer(3, broker.start)

@@ -93,6 +93,14 @@ class KafkaSink(Sink):
         reader = Reader(kafka)
         try:
             batches = list(reader.read(topic.name, [(p, firsts[p], ends[p]) for p in ends]))
+        except UnavailableError:
+            if kafka.offsets(topic, end=True) == ends:
+                raise
+            raise UnavailableError(
+                f"A transaction on {topic.name} is open, so it is not known whether the last"
+                " release is out. It is waited for; `kafka-transactions.sh find-hanging` shows one"
+                " that a broker has left behind. Nothing is lost."
+            ) from None
         finally:
             reader.close()
         mine = [m for batch in batches for m in batch if m.key() == self._pipeline.encode()]
