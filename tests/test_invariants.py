@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dpsqlp.accounting.model import CalibratedProcess, Process, Release
+from dpsqlp.accounting.model import SELECTION, CalibratedProcess, Process, Release
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, TriggerError
@@ -77,6 +77,40 @@ def test_votes_are_capped(release: Release) -> None:
     plan = make_plan(3, caps=(9, 9, 2), release=release)
     assert keys(run(plan, [make_batch(rows)])[0]) == [7, 8]
     assert 9 not in keys(run(plan, [make_batch([row]) for row in rows])[2])
+
+
+def test_a_key_that_was_selected_takes_no_votes() -> None:
+    """Cs = 1, two are needed. Unit 2 meets key 7 when it is out and keeps its vote for key 8. What
+    is selected in the same trigger, or in another window, is not out: there a vote is spent.
+    """
+    plan = make_plan(4, stride=2, threshold=2, caps=(9, 9, 1))
+    first = make_batch([(0, 7, 0, 0), (1, 7, 0, 0)])
+    spared = make_batch([(2, 7, 0, 0), (2, 8, 0, 1), (3, 8, 0, 1)])
+    assert keys(run(plan, [first, spared])[1]) == [7, 8]
+    together = make_batch([(0, 7, 0, 0), (1, 7, 0, 0), (2, 7, 0, 0), (2, 8, 0, 1), (3, 8, 0, 1)])
+    assert keys(run(plan, [together])[0]) == [7]
+    elsewhere = make_batch([(2, 7, 1, 0), (2, 8, 1, 1), (3, 8, 1, 1)])
+    assert keys(run(plan, [first, make_batch(), elsewhere])[2]) == [7]
+
+
+def test_what_decides_about_votes_has_been_released() -> None:
+    """A key that is not out takes every unit's vote, however near its threshold it is: who else
+    is there must not show in what a unit's votes do elsewhere.
+    """
+    plan = make_plan(2, threshold=3, caps=(9, 9, 1))
+    near = make_batch([(0, 7, 0, 0), (1, 7, 0, 0)])
+    later = make_batch([(2, 7, 0, 0), (2, 8, 0, 1), (3, 8, 0, 1), (4, 8, 0, 1)])
+    assert keys(run(plan, [near, later])[1]) == [7]
+
+
+def test_votes_that_are_a_value_are_cast_for_selected_keys_too() -> None:
+    """COUNT(DISTINCT unit) goes on after selection."""
+    selection = make_plan(1).calibration.selection
+    assert selection is not None
+    counted = CalibratedProcess(Process("n", "distinct"), SELECTION, selection.sigma, 1.0)
+    plan = make_plan(2, processes=[counted])
+    batches = [make_batch([(unit, 7, 0, 0)]) for unit in (1, 2)]
+    assert run(plan, batches) == [[(0, 7, (1,))], [(0, 7, (2,))]]
 
 
 @BOTH

@@ -147,9 +147,12 @@ class Twin:
             wants_to_vote = unit.last_vote.get(pair) != trigger
         else:
             wants_to_vote = first
+        key = self.keys[record.window, record.key]
+        # What was selected at an earlier trigger stays so: a vote would be spent for nothing.
+        if key.selected and not self._counts_votes():
+            wants_to_vote = False
         vote = wants_to_vote and unit.votes < caps.selections
 
-        key = self.keys[record.window, record.key]
         if vote:
             unit.votes += 1
             unit.last_vote[pair] = trigger
@@ -167,6 +170,9 @@ class Twin:
     def _votes_in_every_round(self) -> bool:
         """Public keys have no rounds, whatever the release policy."""
         return self.plan.public_keys is None and self.plan.release == "threshold"
+
+    def _counts_votes(self) -> bool:
+        return any(p.process.kind == "distinct" for p in self.plan.calibration.processes)
 
     # Sections 4 and 7: every key of every open window.
 

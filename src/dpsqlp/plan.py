@@ -81,6 +81,15 @@ class Plan:
         columns = (calibrated.process.column for calibrated in self.calibration.processes)
         return max((c + 1 for c in columns if c is not None), default=0)
 
+    @property
+    def settles(self) -> bool:
+        """Whether a key that was selected needs no more votes: it stays so, and no column counts
+        them.
+        """
+        kinds = {calibrated.process.kind for calibrated in self.calibration.processes}
+        selects = self.public_keys is None and self.release == "every_trigger"
+        return selects and "distinct" not in kinds
+
     @classmethod
     def restore(cls, description: dict[str, Any]) -> Plan:
         """The plan that described itself so, bit for bit."""

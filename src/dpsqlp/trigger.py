@@ -6,7 +6,7 @@ trigger so far, equal for every number of shards and every order of records with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,16 +19,17 @@ from dpsqlp.accounting.model import SELECTION
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.noise import Noise
+from dpsqlp.entropy.prf import Words
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.advance import Released, advance, publish
 from dpsqlp.stages.batch import MicroBatch, Records, admit
-from dpsqlp.stages.bound import Bounded, bound
+from dpsqlp.stages.bound import Bounded, bound, settled
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.stages.route import key_shards, route
 from dpsqlp.tables.keys import KeyTable
-from dpsqlp.tables.table import ID_FIELDS, Table
+from dpsqlp.tables.table import Table
 from dpsqlp.tables.units import UnitTable
 
 
@@ -81,6 +82,7 @@ class State:
     trigger: int | None = None
     units: dict[int, list[UnitTable]] = field(default_factory=dict)  # by period
     keys: dict[int, list[KeyTable]] = field(default_factory=dict)  # by window
+    selected: dict[int, Table] = field(default_factory=dict)  # keys by window, if plan.settles
 
 
 class Pipeline:
@@ -98,7 +100,7 @@ class Pipeline:
         if plan.public_keys is not None:
             self.public_texts = Encoded.from_list(plan.public_keys)
             self.public_ids = self.keys.identify(self.public_texts)
-            self.public = Table(np.dtype(ID_FIELDS))
+            self.public = Table()
             self.public.insert(self.public_ids)
 
     def run(self, state: State, batch: MicroBatch, trigger: int) -> Releases:
@@ -116,7 +118,7 @@ class Pipeline:
 
         def by_unit(task: tuple[Place, UnitTable, Rows]) -> tuple[Place, Bounded, Groups]:
             place, table, members = task
-            return place, *self.by_unit(table, records, members)
+            return place, *self.by_unit(table, records, members, state.selected)
 
         units = list(each(by_unit, list(_by_unit(self.plan, state, records))))
         parts = [part for _, _, part in units]
@@ -128,6 +130,8 @@ class Pipeline:
 
         keys = list(each(by_key, list(self._by_key(state, trigger))))
 
+        for (window, _), _, released in keys:
+            self.settle(state.selected, window, released.selected)
         state.trigger = trigger
         _drop_closed(self.plan, state, trigger)
         return Step(
@@ -138,15 +142,26 @@ class Pipeline:
             keys={place: released for place, _, released in keys},
         )
 
-    def by_unit(self, table: UnitTable, records: Records, members: Rows) -> tuple[Bounded, Groups]:
-        """Keep what the caps allow of a shard's records, with votes; group by (key, window)."""
-        bounded = bound(self.plan, table, records, members)
+    def by_unit(
+        self, table: UnitTable, records: Records, members: Rows, selected: Mapping[int, Table]
+    ) -> tuple[Bounded, Groups]:
+        """Keep what the caps allow of a shard's records, with votes; group by (key, window).
+
+        `selected` has the keys that were selected at the triggers before, by window.
+        """
+        known = settled(selected, records, members)
+        bounded = bound(self.plan, table, records, members, known)
         return bounded, combine(self.plan, records, bounded)
 
     def by_key(self, table: KeyTable, groups: Groups, window: int, trigger: int) -> Released:
         """Add a shard's groups to its keys, select and release."""
         index = trigger - self.plan.windows.first(window)
         return advance(self.plan, self.noises, table, groups, window, index)
+
+    def settle(self, selected: dict[int, Table], window: int, ids: Words) -> None:
+        """Remember the keys that a trigger selected: they need no more votes."""
+        if self.plan.settles:
+            selected.setdefault(window, Table()).insert(ids)
 
     def _by_key(self, state: State, trigger: int) -> Iterator[tuple[Place, KeyTable]]:
         """The keys of every open (window, shard)."""
@@ -200,6 +215,7 @@ def _drop_closed(plan: Plan, state: State, trigger: int) -> None:
     """Forget windows and periods that the next trigger does not have open."""
     windows = plan.windows.open(trigger + 1)
     state.keys = {window: t for window, t in state.keys.items() if window in windows}
+    state.selected = {window: t for window, t in state.selected.items() if window in windows}
     if plan.periods is not None:
         periods = plan.periods.open(trigger + 1)
         state.units = {period: t for period, t in state.units.items() if period in periods}

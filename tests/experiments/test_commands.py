@@ -59,7 +59,7 @@ def test_synthetic(preset: str) -> None:
         f" --preset {preset} --runs 2 --seed 1 --threads 2"
     )
     if preset == "best":
-        assert (body["C"], body["c"], body["Cs"], body["selection_share"]) == (32, 1, 6, 0.75)
+        assert (body["C"], body["c"], body["Cs"], body["selection_share"]) == (32, 2, 2, 0.45)
     assert body["selection_spending"] == {"paper": None, "tree": "even", "best": "late"}[preset]
 
 
@@ -114,7 +114,7 @@ def test_real(tmp_path: Path) -> None:
     methods = ["paper", "tree", "best", "repeated", "incremental", "repeated, improved"]
     assert [row["method"] for row in body["rows"]] == methods
     assert (body["records"], body["units"], body["true_keys"]) == (records, 2000, 20)
-    assert (body["C"], body["c"], body["Cs"], body["selection_spending"]) == (8, 1, 4, "even")
+    assert (body["C"], body["c"], body["Cs"], body["selection_spending"]) == (8, 2, 4, "even")
     assert "convenience" in body["notes"][0]
     assert str(tmp_path) not in json.dumps(body)
     assert "production" in call("real", "--help").output

@@ -100,13 +100,13 @@ def test_the_presets_are_what_they_say() -> None:
     assert (ours.release, ours.caps, ours.mechanism) == ("threshold", Caps(32, 32, 32), Tree(100))
     assert ours.calibration.nu > published.nu  # less noise for the same epsilon
     tuned = plan_of(query_of(best, 100), best)
-    assert tuned.caps == Caps(32, 1, 6)
+    assert tuned.caps == Caps(32, 2, 2)
     for promised in (ours, tuned):
         spent = epsilon_spent(
             promised.calibration, promised.caps, promised.mechanism, promised.release
         )
         assert 5.9 < spent <= 6.0
-    assert preset("best", 6.0, 1e-9, 2).caps == Caps(2, 1, 2)
+    assert preset("best", 6.0, 1e-9, 2).caps == Caps(2, 2, 2)
 
 
 def test_options_reach_the_query() -> None:
@@ -116,7 +116,7 @@ def test_options_reach_the_query() -> None:
     assert (query.minimum, query.triggers, query.processes) == (50, 96, ())
     assert query.unit_names == ("user_id", "key")
     best = query_of(preset("best", 6.0, 1e-9, 32), 100)
-    assert (best.selection_share, best.selection_spending) == (0.75, "late")
+    assert (best.selection_share, best.selection_spending) == (0.45, "late")
     assert query_of(preset("tree", 6.0, 1e-9, 32), 100).selection_spending == "even"
 
 

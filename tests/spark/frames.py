@@ -119,7 +119,7 @@ class FramesEngine(SparkEngine):
     def _open(self, stack: ExitStack) -> None:
         tables = {table.name: table.rows for table in self.query.public_tables}
         self._reading = stack.enter_context(connect(tables, {}, self.source.folders()))
-        self.shards = self.journal.manifest.shards
+        self._load()
         self._spark: Any = SimpleNamespace(
             range=lambda *_: SimpleNamespace(selectExpr=lambda _: None)
         )

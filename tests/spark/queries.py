@@ -211,6 +211,12 @@ CASES = {
         select=f"k, COUNT(*) AS n, {bounded('AVG', 'mean')}",
         after="HAVING COUNT(*) > 3 ORDER BY n DESC, k LIMIT 3",
     ),
+    "few votes": Case(
+        select="CASE WHEN flag THEN '' ELSE k END AS key, COUNT(*) AS n",
+        group="key, TUMBLE(ts, INTERVAL 2 HOURS)",  # the first key takes votes until it is out
+        options=", max_selections_contributed = 1",
+        triggers=8,
+    ),
     "late spending": Case(options=", group_selection_spending = 'late'"),
 }
 SPARED = (  # for `make parity`

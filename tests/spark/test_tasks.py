@@ -31,6 +31,7 @@ LONG = "k, TUMBLE(ts, INTERVAL 3 HOURS)"
 KINDS = {
     "every trigger": replace(CASES["sums"], group=LONG, triggers=12),
     "every trigger, blt": replace(CASES["blt"], group=LONG, triggers=12),
+    "few votes": CASES["few votes"],
     "threshold": replace(CASES["threshold"], group=LONG, triggers=12),
     "late": replace(CASES["late, threshold"], triggers=12),
     "periods": replace(CASES["late, periods, missed"], triggers=9),
@@ -82,10 +83,34 @@ def equal(case: Case, folder: Path, executors: Executors) -> None:
     assert sum(release.num_rows for release in tables(published(folder, "local"))) > 20
 
 
-@kinds("every trigger", "late", "periods")
+@kinds("few votes", "late", "periods")
 def test_the_order_of_rows_changes_no_byte(kind: str, tmp_path: Path) -> None:
     """Rows and payloads in any order and any batches give the same files."""
     equal(KINDS[kind], tmp_path, Executors(dice=random.Random(1)))
+
+
+def test_a_driver_that_starts_again_knows_what_was_selected(tmp_path: Path) -> None:
+    """Which keys need no more votes is the driver's to keep."""
+    case = KINDS["few votes"]
+    begin(tmp_path, case.sql, local=4, other=4)
+    local = local_engine(tmp_path, "local")
+
+    def selected(name: str) -> dict[str, int]:
+        logs = manifest(tmp_path, name).tables
+        return {table: log.rows for table, log in logs.items() if table.startswith("selected/")}
+
+    def compared(now: int, triggers: int | None) -> None:
+        while not local.finished and triggers != 0:
+            step(local, now, 1)
+            engine = frames_engine(tmp_path, "other", Executors())
+            step(engine, now, 1)
+            engine.close()
+            assert selected("other") == selected("local")
+            triggers = None if triggers is None else triggers - 1
+
+    run(case, tmp_path, compared)
+    local.close()
+    assert published(tmp_path, "other") == published(tmp_path, "local")
 
 
 class Spied(Shards):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from dpsqlp.stages.batch import Records, admit
 from dpsqlp.stages.bound import bound
@@ -66,19 +67,24 @@ def records(pairs: list[tuple[int, int, int]]) -> Records:
     )
 
 
+def all_of(count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """All records, none of a settled key."""
+    return np.arange(count), np.zeros(count, np.bool_)
+
+
 def test_colliding_tags_drop_more_and_never_count_twice() -> None:
     """Two pairs of one unit with equal tags share c, and their last vote is the later one."""
     plan = make_plan(100, stride=1, release="threshold", caps=(10, 10, 10))
     table = UnitTable()
     old, young = crafted(5, 1, 0, 90), crafted(5, 2, 80, 10)
-    first = bound(plan, table, records([old, young]), np.arange(2))
+    first = bound(plan, table, records([old, young]), *all_of(2))
     assert (first.votes.tolist(), first.prev.tolist()) == ([1, 0], [0, 0])
     # Were the younger window's index 10 taken for the last vote, this one would carry prev = 10
     # and count a second time in a round that began at 20.
-    again = bound(plan, table, records([crafted(5, 1, 0, 91)]), np.arange(1))
+    again = bound(plan, table, records([crafted(5, 1, 0, 91)]), *all_of(1))
     assert (again.votes.tolist(), again.prev.tolist()) == ([1], [90])
     strict = replace(plan, caps=replace(plan.caps, records_per_key=2))
-    crowded = bound(strict, UnitTable(), records([old, young, old]), np.arange(3))
+    crowded = bound(strict, UnitTable(), records([old, young, old]), *all_of(3))
     assert len(crowded.kept) == 2
 
 
@@ -86,7 +92,7 @@ def test_id_zero_and_the_first_tag_are_like_any_other() -> None:
     """Zero is not an empty place."""
     plan = make_plan(4, caps=(10, 1, 10))
     zero = crafted(0, 0, 0, 1)
-    kept = bound(plan, UnitTable(), records([zero, zero]), np.arange(2)).kept
+    kept = bound(plan, UnitTable(), records([zero, zero]), *all_of(2)).kept
     assert kept.tolist() == [0]
 
 
@@ -105,7 +111,7 @@ def test_partial_groups_merge_to_the_same(stream: Stream, data: st.DataObject) -
             pipeline.keys,
             pipeline.public,
         )
-        bounded = bound(stream.plan, table, admitted, np.arange(len(admitted)))
+        bounded = bound(stream.plan, table, admitted, *all_of(len(admitted)))
         whole = combine(stream.plan, admitted, bounded)
         size = len(bounded.kept)
         home = np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))

@@ -69,6 +69,28 @@ def test_a_restart_at_every_trigger_changes_nothing(stream: Stream, shards: int)
     assert released == run_core(stream, shards)
 
 
+def test_a_restart_knows_what_was_selected() -> None:
+    """Cs = 1, two are needed: unit 2 spares key 7 its vote, and key 8 comes out."""
+    plan = make_plan(3, threshold=2, caps=(9, 9, 1))
+    storage = LocalStorage(ROOT, FakeDisk())
+    released: list[Any] = []
+    for trigger, rows in enumerate(
+        [
+            [(0, 7, 0, 0), (1, 7, 0, 0)],
+            [],
+            [(2, 7, 0, 0), (2, 8, 0, 1), (3, 8, 0, 1)],
+        ],
+        1,
+    ):
+        pipeline = Pipeline(plan, SECRET)
+        journal = Journal(storage, pipeline, SECRET, 2)
+        state = journal.load()
+        step = pipeline.step(state, pipeline.admit(make_batch(rows), trigger))
+        journal.commit(journal.save(state, step), b"", None)
+        released.append(len(step.releases))
+    assert released == [1, 1, 2]
+
+
 def example(release: str) -> tuple[Plan, list[Any]]:
     plan = make_plan(
         4,

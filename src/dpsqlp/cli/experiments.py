@@ -209,17 +209,21 @@ def real(
     delta: Annotated[float, typer.Option(help="Of each method by itself.")] = 1e-9,
     contributions: Annotated[int, typer.Option(min=1, help="C, records per unit.")] = 32,
     records_per_key: Annotated[
-        int, typer.Option(min=1, help="c, records per unit and key, of the preset best.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            help="c, records per unit and key, of the preset best.  [default: 2, at most C]",
+        ),
+    ] = None,
     selections: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Cs, selection votes per unit, of the preset best.  [default: 6, at most C]"
+            min=1, help="Cs, selection votes per unit, of the preset best.  [default: 2, at most C]"
         ),
     ] = None,
     selection_share: Annotated[
         float, typer.Option(help="Part of the budget for selection, of the preset best.")
-    ] = 0.75,
+    ] = 0.45,
     selection_spending: Annotated[
         Literal["even", "late"],
         typer.Option(help="How selection spends delta over the triggers, of the preset best."),
@@ -236,7 +240,7 @@ def real(
     convenience: in production the span is public, or the data would decide about time. Each method
     is accounted for by itself, and the truth is shown: for data that you may look at.
     """
-    if max(records_per_key, selections or 1) > contributions:
+    if max(records_per_key or 1, selections or 1) > contributions:
         raise typer.BadParameter("--records-per-key and --selections are at most --contributions.")
 
     def work(progress: Report) -> Result:

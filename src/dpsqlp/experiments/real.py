@@ -28,7 +28,7 @@ def run_real(
     epsilon: float,
     delta: float,
     contributions: int,
-    records_per_key: int,
+    records_per_key: int | None,
     selections: int | None,
     selection_share: float,
     selection_spending: Spending,
@@ -40,8 +40,10 @@ def run_real(
     stream = read_stream(file)
     truth = true_histogram(stream)
     chosen = {name: preset(name, epsilon, delta, contributions) for name in PRESETS}
-    votes = selections or chosen["best"].caps.selections
-    caps = Caps(contributions, records_per_key, votes)
+    caps = chosen["best"].caps
+    caps = Caps(
+        contributions, records_per_key or caps.records_per_key, selections or caps.selections
+    )
     chosen["best"] = replace(
         chosen["best"],
         caps=caps,
@@ -70,8 +72,8 @@ def run_real(
         "epsilon": epsilon,
         "delta": delta,
         "C": contributions,
-        "c": records_per_key,
-        "Cs": votes,
+        "c": caps.records_per_key,
+        "Cs": caps.selections,
         "selection_share": selection_share,
         "selection_spending": selection_spending,
     }

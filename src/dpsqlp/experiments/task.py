@@ -84,8 +84,9 @@ class Options:
 def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -> Options:
     """The options of a preset at [C] contributions."""
     if name == "best":
-        caps = Caps(contributions, 1, min(6, contributions))
-        return Options(epsilon, delta, caps, selection_share=0.75, selection_spending="late")
+        few = min(2, contributions)
+        caps = Caps(contributions, few, few)
+        return Options(epsilon, delta, caps, selection_share=0.45, selection_spending="late")
     caps = Caps(contributions, contributions, contributions)
     return Options(
         epsilon, delta, caps, mechanism="tree", release="threshold", published=name == "paper"

@@ -243,8 +243,10 @@ def _bounding(query: Query, plan: Plan) -> str:
     if query.period_us is not None:
         text = text.replace("over the whole stream", "in one period")
     if plan.public_keys is None:
+        waiting = " that are not out yet" if plan.settles else ""
         text += (
-            f" It helps to select at most {caps.selections} groups (max_selections_contributed)."
+            f" It helps to select at most {caps.selections} groups{waiting}"
+            " (max_selections_contributed)."
         )
     return text
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dpsqlp.accounting.model import SELECTION
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.noise import Noise
+from dpsqlp.entropy.prf import Words
 from dpsqlp.mechanisms.paths import path_ends, paths
 from dpsqlp.plan import Plan
 from dpsqlp.stages.combine import Groups
@@ -37,6 +38,7 @@ class Released:
     key_text: Encoded
     values: NDArray[np.int64]  # (keys, processes), in quanta
     changed: NDArray[np.int64]  # the rows of the table that are not as they were
+    selected: Words  # the ids of the keys selected now
 
 
 def advance(
@@ -62,7 +64,8 @@ def advance(
         slots = np.arange(table.released.size)
         values = _perturb(plan, noises, table, slots, window, index)
     changed = np.concatenate([candidates, selected[table.rows["touched"][selected] != index]])
-    return Released(table.texts(table.released.rows[slots]), values, changed)
+    texts = table.texts(table.released.rows[slots])
+    return Released(texts, values, changed, table.ids(selected))
 
 
 def publish(table: KeyTable, ids: NDArray[np.uint64], texts: Encoded) -> None:

@@ -2,16 +2,19 @@
 
 Privacy contract (what the accounting charges): over the life of a unit's state at most C records
 are kept, at most c of them for one (key, window), and at most Cs votes are cast. Which ones
-depends on that unit's own records alone, in the order (trigger, timestamp, key bytes, window,
-values); never on another unit, a shard or the order of arrival within the micro-batch.
+depends on that unit's own records and on what was released before, in the order (trigger,
+timestamp, key bytes, window, values); never on another unit, a shard or the order of arrival within
+the micro-batch.
 
-Votes, policy `every_trigger` (and public keys): the unit's first kept record for a (key, window).
+Votes, policy `every_trigger` (and public keys): the unit's first kept record for a (key, window),
+unless that key is settled: selected at an earlier trigger, so a vote would be spent for nothing.
 Policy `threshold`: once per trigger and (key, window); the vote carries `prev`, the index of the
 unit's previous vote there, by which the key knows whether the unit has counted in this round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +26,7 @@ from dpsqlp.entropy.prf import Words
 from dpsqlp.kernels import inlined, kernel, prefetch
 from dpsqlp.plan import Plan
 from dpsqlp.stages.batch import Records
+from dpsqlp.tables.table import Table
 from dpsqlp.tables.units import UnitTable
 
 _INSERTION_SORT_MAX = 16
@@ -44,10 +48,30 @@ class Bounded:
     new_units: Words  # ids of the rows appended
 
 
-def bound(plan: Plan, table: UnitTable, records: Records, members: NDArray[np.int64]) -> Bounded:
+def settled(
+    selected: Mapping[int, Table], records: Records, members: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether the records at these positions are of keys that were selected in their window."""
+    known = np.zeros(len(members), np.bool_)
+    window = records.window[members]
+    for number, table in selected.items():
+        if len(table):
+            there = np.flatnonzero(window == number)
+            known[there] = table.find(records.key[members[there]]) >= 0
+    return known
+
+
+def bound(
+    plan: Plan,
+    table: UnitTable,
+    records: Records,
+    members: NDArray[np.int64],
+    settled: NDArray[np.bool_],
+) -> Bounded:
     """Keep what the caps allow of the records at these positions, in ascending order.
 
-    All records of the batch for a unit must be given at once.
+    All records of the batch for a unit must be given at once. `settled` says of each whether its
+    key needs no vote.
     """
     ids = np.take(records.unit, members, axis=0)
     rows, leaders = table.insert(ids)
@@ -73,6 +97,7 @@ def bound(plan: Plan, table: UnitTable, records: Records, members: NDArray[np.in
             done,
             rows,
             members,
+            settled,
             records.key,
             records.window,
             records.index,
@@ -372,7 +397,7 @@ def _gather_entries(units, slab, entries):  # type: ignore[no-untyped-def]
 
 @kernel
 def _apply(  # type: ignore[no-untyped-def]
-    units, slab, used, free, order, done, rows, members, key, window, index, caps, rounds,
+    units, slab, used, free, order, done, rows, members, settled, key, window, index, caps, rounds,
     count_bits, made, kept, votes, prev, distinct, kept_units, entries,
 ):  # fmt: skip
     """Decide record by record from `done` on; returns early when the slab has no room left."""
@@ -401,7 +426,7 @@ def _apply(  # type: ignore[no-untyped-def]
             continue
         units[row].kept += 1
         voted = np.int64((entry & np.uint64(0xFFFFFFFF)) >> np.uint64(count_bits))
-        may_vote = voted < index[k] if rounds else count == 0
+        may_vote = voted < index[k] if rounds else count == 0 and not settled[order[position]]
         votes[made] = may_vote and units[row].votes < selections_max
         prev[made] = 0
         if votes[made]:

@@ -31,11 +31,21 @@ from dpsqlp.errors import StateError
 from dpsqlp.stages.combine import Groups
 from dpsqlp.state.arrays import digest
 from dpsqlp.state.sealed import seal, unseal
-from dpsqlp.state.shards import File, Shards, TableLog, missing_or_damaged, parse_name, shard_name
+from dpsqlp.state.shards import (
+    File,
+    Shards,
+    TableLog,
+    missing_or_damaged,
+    parse_name,
+    selected_name,
+    shard_name,
+)
 from dpsqlp.state.storage import Storage
+from dpsqlp.tables.table import Table
 from dpsqlp.trigger import Each, Pipeline, State, Step
 
-FORMAT = 3
+FORMAT = 4
+_SWEPT = ("units/", "keys/", "selected/", "releases/")
 _ODD = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93], np.uint64)
 
 
@@ -105,9 +115,30 @@ class Journal:
         in_order = sorted(manifest.tables.items(), key=lambda item: parse_name(item[0]))
         for (name, _), table in zip(in_order, each(load, in_order), strict=True):
             kind, (item, shard) = parse_name(name)
+            if kind == "selected":
+                state.selected[item] = table
+                continue
             tables: dict[int, list[Any]] = state.units if kind == "units" else state.keys
             tables.setdefault(item, []).insert(shard, table)
         return state
+
+    def load_selected(self) -> dict[int, Table]:
+        """The part of the state that is not in shards: the keys selected, by window."""
+        manifest = self.manifest
+        return {
+            parse_name(name)[1][0]: self._shards.load(name, log, manifest.trigger or 0)
+            for name, log in manifest.tables.items()
+            if parse_name(name)[0] == "selected"
+        }
+
+    def save_selected(self, selected: dict[int, Table], trigger: int) -> dict[str, TableLog]:
+        """Write what a trigger added to it."""
+        logs = {}
+        for window, table in selected.items():
+            name = selected_name(window)
+            log = self.manifest.tables.get(name, TableLog(0))
+            logs[name] = self._shards.save(name, table, None, log, trigger)
+        return logs
 
     def intend(self, intent: Intent) -> None:
         """Say what the next trigger will read, before it reads."""
@@ -143,12 +174,14 @@ class Journal:
             for item, shards in group.items()
             for shard, table in enumerate(shards)
         }
+        tables |= {selected_name(window): table for window, table in state.selected.items()}
         changed: dict[str, Any] = {shard_name("units", p): c for p, c in step.units.items()}
         changed |= {shard_name("keys", p): part.changed for p, part in step.keys.items()}
 
         def save(name: str) -> tuple[str, TableLog]:
             log = self.manifest.tables.get(name, TableLog(0))
-            return name, self._shards.save(name, tables[name], changed[name], log, step.trigger)
+            change = changed.get(name)
+            return name, self._shards.save(name, tables[name], change, log, step.trigger)
 
         digests = each(input_digest, [groups for _, groups in sorted(step.groups.items())])
         return Changes(step.trigger, each(save, list(tables)), digests)
@@ -178,7 +211,7 @@ class Journal:
         that it names is there: an old manifest would delete a newer state.
         """
         live = self.manifest.files()
-        names = [n for n in self.storage.list() if n.startswith(("units/", "keys/", "releases/"))]
+        names = [n for n in self.storage.list() if n.startswith(_SWEPT)]
         if self.manifest.trigger is None:
             if names and self.storage.get("intent.json") is None:
                 raise StateError(

@@ -21,6 +21,7 @@ from dpsqlp.state.arrays import digest, pack, unpack
 from dpsqlp.state.storage import Storage
 from dpsqlp.state.tables import Arrays, key_delta, redo_keys, unit_delta
 from dpsqlp.tables.keys import KeyTable
+from dpsqlp.tables.table import Table
 from dpsqlp.tables.units import UnitTable
 from dpsqlp.trigger import Pipeline, Place
 
@@ -45,7 +46,7 @@ class TableLog:
     files: tuple[File, ...] = ()
 
 
-Shard = UnitTable | KeyTable
+Shard = UnitTable | KeyTable | Table  # the last a set of keys: those selected in a window
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Shards:
         """
         kind, (item, _) = parse_name(name)
         files = list(log.files)
-        table: Shard = UnitTable() if kind == "units" else self._pipeline.empty_key_table()
+        table = self._empty(kind)
         if held is not None and log.files[: len(held.log.files)] == held.log.files:
             table, files = held.table, files[len(held.log.files) :]
         for file in files:
@@ -78,11 +79,18 @@ class Shards:
             if isinstance(table, KeyTable):
                 index = trigger - self._pipeline.plan.windows.first(item)
                 redo_keys(table, arrays, index, self._concealer)
+            elif not isinstance(table, UnitTable):
+                table.insert(*arrays)
             elif file.name.endswith("snapshot"):
                 table = restore(arrays)
             else:
                 redo(table, *arrays)
         return table
+
+    def _empty(self, kind: str) -> Shard:
+        if kind == "keys":
+            return self._pipeline.empty_key_table()
+        return UnitTable() if kind == "units" else Table()
 
     def save(self, name: str, table: Shard, change: Any, log: TableLog, trigger: int) -> TableLog:
         """Write what a trigger changed, or now and then everything."""
@@ -112,12 +120,14 @@ class Shards:
     def _snapshot(self, table: Shard) -> Arrays:
         if isinstance(table, UnitTable):
             return contents(table)
-        return key_delta(table, np.empty(0, np.int64), 0, self._concealer)
+        return self._delta(table, np.empty(0, np.int64), TableLog(0))
 
     def _delta(self, table: Shard, change: Any, log: TableLog) -> Arrays:
         if isinstance(table, UnitTable):
             return unit_delta(change)
-        return key_delta(table, change, log.rows, self._concealer)
+        if isinstance(table, KeyTable):
+            return key_delta(table, change, log.rows, self._concealer)
+        return [table.ids(np.arange(log.rows, len(table)))]
 
 
 def missing_or_damaged(name: str, what: str) -> StateError:
@@ -130,8 +140,15 @@ def missing_or_damaged(name: str, what: str) -> StateError:
 
 
 def shard_name(kind: str, place: Place) -> str:
-    """The folder of a shard table; `kind` is units or keys."""
+    """The folder of a shard table; `kind` is units, keys or selected."""
     return f"{kind}/{place[0]}/{place[1]}"
+
+
+def selected_name(window: int) -> str:
+    """The folder of the keys selected in a window. They are not in shards: every unit shard reads
+    all of them.
+    """
+    return shard_name("selected", (window, 0))
 
 
 def parse_name(name: str) -> tuple[str, Place]:

@@ -18,17 +18,20 @@ from dpsqlp.entropy.prf import Words
 from dpsqlp.kernels import kernel, prefetch
 
 ID_FIELDS = [("id0", np.uint64), ("id1", np.uint64)]
+_ID_ROW = np.dtype(ID_FIELDS)
 _ROWS_MAX = (1 << 32) - 2
 _COPY_BYTES = 1 << 28
 _FETCH_AHEAD = 128
 
 
 class Table:
-    """Rows by id. `rows[:size]` are in use; new rows are zero but for their id."""
+    """Rows by id, without more fields a set. `rows[:size]` are in use; new rows are zero but for
+    their id.
+    """
 
     __slots__ = ("_slots", "rows", "size")
 
-    def __init__(self, dtype: np.dtype[np.void]) -> None:
+    def __init__(self, dtype: np.dtype[np.void] = _ID_ROW) -> None:
         self.rows = np.zeros(16, dtype)
         self.size = 0
         self._slots = np.zeros(32, np.uint64)

@@ -75,7 +75,12 @@ class SparkEngine(Engine):
 
     def _open(self, stack: ExitStack) -> None:
         self._adopt(prepared(self._given))
+        self._load()
+
+    def _load(self) -> None:
+        """What the driver keeps of the state: all but the shards."""
         self.shards = self.journal.manifest.shards
+        self._selected = self.journal.load_selected()
 
     def _adopt(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -122,6 +127,7 @@ class SparkEngine(Engine):
         logs: dict[str, TableLog | None] = {}
         digests: dict[tuple[int, int], str] = {}
         released: list[tuple[int, Encoded, Any]] = []
+        selected: dict[tuple[int, int], Any] = {}
         for header, arrays in read_payloads(payloads.to_batches()):
             name = header["table"]
             if name in logs:
@@ -130,7 +136,7 @@ class SparkEngine(Engine):
             if "digest" in header:
                 _, place = parse_name(name)
                 digests[place] = header["digest"]
-                data, offsets, values = arrays
+                data, offsets, values, selected[place] = arrays
                 released.append((place[0], Encoded(data, offsets), values))
         expected = {
             shard_name(kind, place)
@@ -140,6 +146,11 @@ class SparkEngine(Engine):
         if set(logs) != expected:
             raise _shards_went_wrong(trigger)
         tables = {name: log for name, log in logs.items() if log is not None}
+        for (window, _), ids in sorted(selected.items()):
+            self.core.settle(self._selected, window, ids)
+        still_open = self.plan.windows.open(trigger + 1)
+        self._selected = {w: keys for w, keys in self._selected.items() if w in still_open}
+        tables |= self.journal.save_selected(self._selected, trigger)
         changes = Changes(trigger, tables.items(), [text for _, text in sorted(digests.items())])
         return changes, lambda: self._collected(trigger, released)
 

@@ -32,8 +32,9 @@ from dpsqlp.stages.route import key_shards
 from dpsqlp.state.arrays import pack, unpack
 from dpsqlp.state.journal import input_digest, read_manifest, secret_check
 from dpsqlp.state.remote import storage_at
-from dpsqlp.state.shards import Held, Shard, Shards, TableLog, parse_name, shard_name
+from dpsqlp.state.shards import Held, Shard, Shards, TableLog, parse_name, selected_name, shard_name
 from dpsqlp.tables.keys import KeyTable
+from dpsqlp.tables.table import Table
 from dpsqlp.tables.units import UnitTable
 from dpsqlp.trigger import Pipeline
 
@@ -77,13 +78,14 @@ class BoundTask(Task):
                 f"Spark gave shard {shard} records of another. Nothing was released. This version"
                 " of Spark is not one that dpsqlp knows; please report it."
             )
+        selected = worker.selected()
         by_id = np.lexsort(records.unit.T)  # an order that does not come from Spark
         for period in [0] if plan.periods is None else plan.periods.open(self.trigger):
             name = shard_name("units", (period, shard))
             table = worker.take(name)
             assert isinstance(table, UnitTable)
             members = by_id[records.period[by_id] == period]
-            bounded, groups = worker.pipeline.by_unit(table, records, members)
+            bounded, groups = worker.pipeline.by_unit(table, records, members, selected)
             yield _payload(shard, worker.save(name, table, bounded))
             homes = key_shards(groups.key, worker.shards)
             for target in range(worker.shards):
@@ -113,9 +115,9 @@ class AdvanceTask(Task):
             mine = merge([groups], window, shard, worker.shards)
             released = worker.pipeline.by_key(table, mine, window, self.trigger)
             header = worker.save(name, table, released.changed) | {"digest": input_digest(mine)}
-            yield _payload(
-                shard, header, [released.key_text.data, released.key_text.offsets, released.values]
-            )
+            texts = released.key_text
+            arrays = [texts.data, texts.offsets, released.values, released.selected]
+            yield _payload(shard, header, arrays)
 
 
 class Worker:
@@ -164,6 +166,16 @@ class Worker:
                 return UnitTable()
             return self.pipeline.new_key_table(shard, self.shards)
         return self._files.load(name, self._logs[name], self._trigger - 1, held)
+
+    def selected(self) -> dict[int, Table]:
+        """The keys selected before, by window. Tasks read them alone, so they stay held."""
+        found = {}
+        for window in self.pipeline.plan.windows.open(self._trigger):
+            name = selected_name(window)
+            if name in self._logs:
+                found[window] = table = self.take(name)
+                self._held[name] = (self._trigger - 1, Held(table, self._logs[name]))
+        return found
 
     def save(self, name: str, table: Shard, change: Any) -> dict[str, Any]:
         """Write what changed, and hold the table; returns what the manifest will say of it."""
