@@ -115,4 +115,5 @@ def snapshot(state: State) -> Any:
         ]
         for window, tables in state.keys.items()
     }
-    return state.trigger, units, keys
+    selected = {w: table.rows[: len(table)].tobytes() for w, table in state.selected.items()}
+    return state.trigger, units, keys, selected

@@ -25,7 +25,7 @@ from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.advance import Released, advance, publish
 from dpsqlp.stages.batch import MicroBatch, Records, admit
-from dpsqlp.stages.bound import Bounded, bound, settled
+from dpsqlp.stages.bound import Bounded, bound, find_settled
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.stages.route import key_shards, route
 from dpsqlp.tables.keys import KeyTable
@@ -149,8 +149,8 @@ class Pipeline:
 
         `selected` has the keys that were selected at the triggers before, by window.
         """
-        known = settled(selected, records, members)
-        bounded = bound(self.plan, table, records, members, known)
+        settled = find_settled(selected, records, members)
+        bounded = bound(self.plan, table, records, members, settled)
         return bounded, combine(self.plan, records, bounded)
 
     def by_key(self, table: KeyTable, groups: Groups, window: int, trigger: int) -> Released:

@@ -100,6 +100,13 @@ CASES = {
         trials=60_000,
         floor=0.4,
     ),
+    # its vote is for whichever of two keys is not out yet: what it does depends on earlier output
+    "steered": Case(
+        Setting("every_trigger", Caps(2, 1, 1), 3, (SUM,), selection_share=0.8),
+        Placement(2, ((1, 0, 9), (2, 1, 9)), ((2, 0, 1), (2, 1, 1))),
+        trials=40_000,
+        floor=0.2,
+    ),
     # a vote in a round that others end, and one in the next
     "two_rounds": Case(
         Setting("threshold", Caps(4, 4, 2), 3, (SUM,), selection_share=0.2),

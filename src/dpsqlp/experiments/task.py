@@ -5,10 +5,10 @@ Presets:
 - `paper`: the paper's mechanism and its calibration (`accounting.paper_calibration`), which carries
   no promise; C = c = Cs.
 - `tree`: the paper's mechanism, policy and caps under this package's accounting.
-- `best`: options tuned for the synthetic day. A unit meets a key twice in one record of 1,500, so
-  c = 1 loses next to nothing and divides the noise of counts by sqrt(C). Six votes of a unit
-  suffice to find the keys, and most of nu^2 goes to selection: counts have little noise to lose.
-  What counts is the histogram at the end of the day, so thresholds are lowest there: `late`.
+- `best`: options tuned for the synthetic day. A unit seldom meets a key twice and hardly ever three
+  times, so c = 2 loses next to nothing and divides the noise of counts by sqrt(C / 2). Two votes of
+  a unit suffice to find the keys, since those that are out take none. What counts is the histogram
+  at the end of the day, so thresholds are lowest there: `late`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Privacy contract (what the accounting charges): over the life of a unit's state at most C records
 are kept, at most c of them for one (key, window), and at most Cs votes are cast. Which ones
-depends on that unit's own records and on what was released before, in the order (trigger,
-timestamp, key bytes, window, values); never on another unit, a shard or the order of arrival within
-the micro-batch.
+depends on that unit's own records, in the order (trigger, timestamp, key bytes, window, values),
+and on which keys earlier triggers selected, which is output; on nothing else of another unit, a
+shard or the order of arrival within the micro-batch.
 
 Votes, policy `every_trigger` (and public keys): the unit's first kept record for a (key, window),
 unless that key is settled: selected at an earlier trigger, so a vote would be spent for nothing.
@@ -48,7 +48,7 @@ class Bounded:
     new_units: Words  # ids of the rows appended
 
 
-def settled(
+def find_settled(
     selected: Mapping[int, Table], records: Records, members: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Whether the records at these positions are of keys that were selected in their window."""

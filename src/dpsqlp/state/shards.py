@@ -1,7 +1,9 @@
 """Shard tables at rest: perhaps a snapshot, then a delta for each trigger that changed something.
 
-A shard is written and read by itself, by whoever runs it. Names carry the trigger, and what is
-written is a function of the state and the trigger's records, so a retry overwrites with the same.
+A shard is written and read by itself, by whoever runs it. The keys selected in a window, which all
+unit shards read, are written by the local engine or by Spark's driver. Names carry the trigger, and
+what is written is a function of the state and the trigger's records, so a retry overwrites with the
+same.
 """
 
 from __future__ import annotations
