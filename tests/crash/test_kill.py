@@ -13,7 +13,7 @@ import pytest
 from crash.crashes import ALL, Worker, begun, copied, outputs, steps
 
 KILLED = -signal.SIGKILL
-OBJECTS = ("intent.json", "units", "keys", "releases", "manifest.json", "out")
+OBJECTS = ("intent.json", "units", "keys", "selected", "releases", "manifest.json", "out")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_killed_at_every_step(worker: Worker, tmp_path: Path) -> None:
     every = {
         f"{do} {what}" for do in ("write", "sync", "rename", "sync_folder") for what in OBJECTS
     }
-    every |= {"remove units", "remove keys", "remove releases"}
+    every |= {"remove units", "remove keys", "remove selected", "remove releases"}
     assert set(kinds) == every
     chosen = range(1, len(kinds) + 1) if ALL else _sample(kinds)
     for number, kill_at in enumerate(chosen):
