@@ -12,11 +12,15 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from starlette.testclient import TestClient
 
-from dashboard.asking import NOW, SINK, ask, client
+from dashboard.asking import NOW, SINK, ask, client, until
 from dashboard.pipelines import HOSTILE, PAGES, SQL, replay, write_events
-from dpsqlp.dashboard import release
 from dpsqlp.dashboard.about import About
+from dpsqlp.dashboard.answers import Answers
+from dpsqlp.dashboard.app import make_app
+from dpsqlp.dashboard.guard import Policy
+from dpsqlp.dashboard.history import History
 from dpsqlp.dashboard.kept import Kept
 from dpsqlp.dashboard.origins import find_origins
 from dpsqlp.dashboard.release import identify
@@ -284,6 +288,23 @@ def test_health_follows_public_time(tmp_path: Path) -> None:
     assert ask(client(state), "/api/v1/health")["status"] == "failed"
 
 
+def test_health_is_as_old_as_a_second_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sink(tmp_path / "s", [row("a", 1)])
+    clock, made = FakeClock(NOW), []
+    answers = Answers(find_origins(tmp_path / "s", tmp_path), clock.now)
+    health = answers.health
+    monkeypatch.setattr(answers, "health", lambda: made.append(clock.now()) or health())
+    asked = TestClient(make_app(answers, Policy()), base_url="http://127.0.0.1")
+    until(lambda: answers.version() is not None)
+    shown = []
+    for later in (0, 400_000, 599_999, 1, 0):
+        clock.time += later
+        shown.append(ask(asked, "/api/v1/health")["now"][-3:])
+    assert (shown, made) == (["00Z", "00Z", "00Z", "01Z", "01Z"], [NOW, NOW + 10**6])
+
+
 def test_metrics_are_prometheus_text(ran: Path) -> None:
     answer = client(ran / "state").get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -444,20 +465,78 @@ def test_an_unknown_name_is_looked_for_once(
 ) -> None:
     write_sink(tmp_path / "s", [row("a", 1), row("b", 2)], [row("a", 3)])
     asked = client(tmp_path / "s")
-    made: list[object] = []
-    digest = release._digest
-    monkeypatch.setattr(release, "_digest", lambda key: made.append(key) or digest(key))
+    made: list[int] = []
+    name_all = History._name_all
+    monkeypatch.setattr(
+        History, "_name_all", lambda self, trigger: made.append(trigger) or name_all(self, trigger)
+    )
     for n in range(3):
         for _ in range(2):
             assert asked.get(f"/api/v1/sinks/s/key?id={n:032x}").status_code == 404
-    assert len(made) == 3  # each row once, whatever is asked
+    assert sorted(made) == [1, 2]  # each release once, whatever is asked
+
+
+def test_every_key_is_found_by_its_name(tmp_path: Path) -> None:
+    """One program names the keys of a list, another all keys of a release."""
+    texts = [*(f"a{chr(code)}b" for code in range(0x21)), "", '"', "\\", "\\u000B", "\\u000b"]
+    texts += ["</script>", "\x7f", "\u2028", "\U0001f600", "\u05d0\u202e", "\uffff", "x" * 10_000]
+    keys = [(text, other) for text in (*texts, None) for other in (None, text)][:-1]
+    write_sink(
+        tmp_path / "s",
+        [
+            {"url": url, "code": code, "views": n, "views_sd": 1.0}
+            for n, (url, code) in enumerate(keys)
+        ],
+    )
+    asked = client(tmp_path / "s")  # which has listed none of them
+    for n, key in enumerate(keys):
+        found = ask(asked, "/api/v1/sinks/s/key", id=identify(key))
+        assert (found["key"], found["values"]) == (list(key), [[n]])
+
+
+def test_courses_that_are_watched_go_on_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new file is read once for all keys that are watched, and no more for one that is not."""
+    read: list[int] = []
+    points = History._points
+
+    def counted(self: History, keys: Any, start: int, files: Any) -> Any:
+        read.append(len(keys))
+        return points(self, keys, start, files)
+
+    monkeypatch.setattr(History, "_points", counted)
+    folder, asked = tmp_path / "s", client_of_keys(tmp_path / "s", "a", "b", "c")
+    assert read == [1, 1, 1]
+    for trigger, rows in ((2, [row("b", 5), row("c", 6), row("d", 7)]), (3, [row("a", 8)])):
+        write_sink(folder, rows, first=trigger)
+        for name in "ab":
+            course(asked, name)
+    # Trigger 2: three were watched. Trigger 3: two, of which one is released again.
+    assert read == [1, 1, 1, 3, 2]
+    assert course(asked, "a") == ([1, 3], [[1, 8]])
+    assert course(asked, "b") == ([1, 2], [[1, 5]])
+    assert course(asked, "c") == ([1, 2], [[1, 6]])
+    assert read == [1, 1, 1, 3, 2, 1]  # the third is read on when it is asked for
+
+
+def client_of_keys(folder: Path, *names: str) -> Any:
+    write_sink(folder, [row(name, 1) for name in names])
+    asked = client(folder)
+    for name in names:
+        assert course(asked, name) == ([1], [[1]])
+    return asked
+
+
+def course(asked: Any, name: str) -> tuple[list[int], list[list[int]]]:
+    found = ask(asked, "/api/v1/sinks/s/key", id=identify((name,)))
+    return found["triggers"], found["values"]
 
 
 def test_a_key_that_the_newest_release_lacks_has_its_course(tmp_path: Path) -> None:
     """HAVING and LIMIT drop keys that were released before."""
     write_sink(tmp_path / "s", [row("b", 2)], [row("b", 4), row("a", 1)], [row("a", 3)])
-    course = ask(client(tmp_path / "s"), "/api/v1/sinks/s/key", id=identify(("b",)))
-    assert (course["triggers"], course["values"]) == ([1, 2], [[2, 4]])
+    assert course(client(tmp_path / "s"), "b") == ([1, 2], [[2, 4]])
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "empty"])
@@ -473,13 +552,13 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path, damage: str, tri
     asked = client(tmp_path / "s")
     rest = [n for n in (1, 2, 3) if n != trigger]
     assert ask(asked, "/api/v1/sinks/s/keys")["trigger"] == rest[-1]
-    course = ask(asked, "/api/v1/sinks/s/key", id=identify(("a",)))
-    assert (course["triggers"], course["values"]) == (rest, [rest])
+    assert course(asked, "a") == (rest, [rest])
     assert ask(asked, "/api/v1/health")["sinks"][0]["triggers_unreadable"] == 1
     assert asked.get("/metrics").status_code == 200
     path.unlink()
     path.write_bytes(whole)
     assert ask(asked, "/api/v1/sinks/s/keys")["trigger"] == 3
+    assert course(asked, "a") == ([1, 2, 3], [[1, 2, 3]])  # the one that was mended too
     assert ask(asked, "/api/v1/health")["sinks"][0]["triggers_unreadable"] == 0
 
 
@@ -498,8 +577,7 @@ def test_lines_that_cannot_be_read_are_left_out(ran: Path, tmp_path: Path) -> No
 
 def test_triggers_before_1970_are_found(tmp_path: Path) -> None:
     write_sink(tmp_path / "s", [row("a", 1)], [row("a", 2)], first=-94)
-    course = ask(client(tmp_path / "s"), "/api/v1/sinks/s/key", id=identify(("a",)))
-    assert (course["triggers"], course["values"]) == ([-94, -93], [[1, 2]])
+    assert course(client(tmp_path / "s"), "a") == ([-94, -93], [[1, 2]])
 
 
 def test_a_key_may_be_called_window(tmp_path: Path) -> None:

@@ -61,14 +61,17 @@ class Answers:
         self._now = now
         self._operator_state = operator_state
 
-    def version(self) -> tuple[int, ...] | None:
-        """Changes when there is something new to answer; None while that is coming in.
+    def version(self, live: bool = False) -> tuple[int, ...] | None:
+        """Changes when there is something new to answer, where `live` every second of the clock;
+        None while something is coming in.
 
         Unlike all else here, it may be asked for at any time.
         """
         changes = [history.changed() for history in self._histories]
         left_out = [history.unreadable for history in self._histories]
-        return None if None in changes else (*(c for c in changes if c is not None), *left_out)
+        second = [self._now() // 10**6] if live else []
+        known = [change for change in changes if change is not None]
+        return (*known, *left_out, *second) if len(known) == len(changes) else None
 
     def warm(self) -> None:
         """Read what is asked for first."""
@@ -128,6 +131,7 @@ class Answers:
         selection = Selection(start, listing.search, order, listing.descending)
         rows = release.select(selection)
         first = (listing.page - 1) * listing.size
+        shown = rows[first : first + listing.size]
         return {
             "trigger": window.trigger,
             "due": _due(history.about, window.trigger),
@@ -137,12 +141,8 @@ class Answers:
             "pages": max(math.ceil(len(rows) / listing.size), 1),
             "scale": release.scale(start),
             "rows": [
-                {
-                    "id": history.name_key(release.key(row)),
-                    "key": list(release.key(row)),
-                    "values": release.cells(row),
-                }
-                for row in rows[first : first + listing.size]
+                {"id": history.name_key(key), "key": list(key), "values": release.cells(row)}
+                for key, row in zip(release.keys_of(shown), shown.tolist(), strict=True)
             ],
         }
 

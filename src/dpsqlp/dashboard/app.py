@@ -1,7 +1,8 @@
 """The web application: addresses to answers.
 
 Answers are made by one thread, so that two cores stay with the pipeline, and remembered until
-there is a new release. A file of the page is one of a fixed list; no path is ever joined.
+there is a new release; those that depend on the clock, until its next second. A file of the page
+is one of a fixed list; no path is ever joined.
 """
 
 from __future__ import annotations
@@ -146,7 +147,6 @@ def make_app(answers: Answers, policy: Policy, *, operator: bool = False) -> ASG
         return answered
 
     described = description(operator)
-    live = {"remember": False}
     sink = "/api/v1/sinks/{name}"
     routes = [
         served.route("/api/v1/sinks", plain(lambda _: answers.sinks())),
@@ -156,33 +156,35 @@ def make_app(answers: Answers, policy: Policy, *, operator: bool = False) -> ASG
         served.route(f"{sink}/beside", beside),
         served.route(f"{sink}/key", key),
         served.route(f"{sink}/statement", plain(answers.statement)),
-        served.route("/api/v1/health", plain(lambda _: answers.health()), **live),
+        served.route("/api/v1/health", plain(lambda _: answers.health()), live=True),
         served.route("/openapi.json", plain(lambda _: described)),
-        served.route("/metrics", plain(lambda _: metrics.render(answers, operator)), **live),
+        served.route("/metrics", plain(lambda _: metrics.render(answers, operator)), live=True),
     ]
     if operator:
-        routes.append(served.route(f"{sink}/operator", plain(answers.operator), **live))
+        routes.append(served.route(f"{sink}/operator", plain(answers.operator), live=True))
     routes += [_file(address, *file) for address, file in _FILES.items()]
     handlers: Any = {HTTPException: _refused}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), policy)
 
 
 class _Served:
-    """Answers by one thread, remembered until there is a new release."""
+    """Answers by one thread, remembered until there is a new release, or while a second lasts."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self._known: Remembered[bytes, tuple[Any, bytes, str]] = Remembered(_ANSWERS)
         self._one: anyio.CapacityLimiter | None = None
 
-    def route(self, path: str, answer: Answer, *, remember: bool = True) -> Route:
+    def route(self, path: str, answer: Answer, *, live: bool = False) -> Route:
+        kind = metrics.MEDIA_TYPE if path == "/metrics" else _JSON
+
         async def endpoint(request: Request) -> Response:
             self._one = self._one or anyio.CapacityLimiter(1)
             try:
-                version = self._answers.version()
-                known = self._known.recall(_address(request)) if remember and version else None
+                version = self._answers.version(live)
+                known = self._known.recall(_address(request)) if version else None
                 if known is not None and known[0] == version:
-                    return _tagged(request, *known[1:], _JSON)
+                    return _tagged(request, *known[1:], kind)
                 body, tag = await anyio.to_thread.run_sync(
                     lambda: _encoded(self._answers.settled(lambda: answer(Parameters(request)))),
                     limiter=self._one,
@@ -195,9 +197,8 @@ class _Served:
                 # The kind of error alone is logged: its text might hold what was asked for.
                 print(f"The page failed: {type(error).__name__} at {path}.", file=sys.stderr)
                 return problem(500, "This could not be answered. Try again.")
-            if remember and version:
+            if version:
                 self._known.keep(_address(request), (version, body, tag))
-            kind = metrics.MEDIA_TYPE if path == "/metrics" else _JSON
             return _tagged(request, body, tag, kind)
 
         return Route(path, endpoint)

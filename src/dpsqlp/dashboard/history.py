@@ -38,6 +38,7 @@ _MARKED_ROWS_MAX = 100_000  # looked at for a key that the newest release of a w
 _MISSES = 10_000
 _SETTLED_NS = 50_000_000  # a folder's time of change may be coarser than two changes
 _ROWS = "read_parquet(?, hive_partitioning = false)"  # a folder's name is no column
+_HEXADECIMAL = r"\\u[0-9a-fA-F]{4}"  # DuckDB escapes with capital letters, `identify` with small
 _WHOLE = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT", "UBIGINT", "UINTEGER", "HUGEINT")
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -79,6 +80,15 @@ class Point:
     deviations: tuple[float | None, ...]
 
 
+@dataclass(slots=True)
+class Course:
+    """A key's points in a window, up to a trigger, and whether it was asked for since."""
+
+    points: list[Point]
+    seen: int
+    asked: bool
+
+
 class History:
     """The releases of one sink. Used by one thread at a time."""
 
@@ -88,9 +98,8 @@ class History:
         self._origin = origin
         self._database = duckdb.connect(config={"threads": 1, "memory_limit": "512MB"})
         self._database.execute("SET TimeZone = 'UTC'")
-        self._database.sql(
-            "SELECT 1"
-        ).to_arrow_table()  # loads Arrow now, not at the first question
+        # Loads Arrow, and what it loads when it is first used, now: not beside a pipeline.
+        self._database.sql("SELECT 1").to_arrow_table().column(0).to_numpy()
         self.folder: Path | None = None
         self._look_seconds = look_seconds
         self._looked = -math.inf
@@ -100,7 +109,7 @@ class History:
         self._columns: Columns | None = None
         self._about: About | None = None
         self._releases: Remembered[int, Release] = Remembered(_RELEASES)
-        self._courses: Remembered[tuple[Key, int], list[Point]] = Remembered(_COURSES)
+        self._courses: Remembered[tuple[Key, int], Course] = Remembered(_COURSES)
         self._scanned: dict[int, list[tuple[int, int, bool]]] = {}
         self._keys: Remembered[str, Key] = Remembered(_KEYS)
         self._marks: Remembered[int, tuple[NDArray[np.uint64], NDArray[np.int64]]]
@@ -139,6 +148,7 @@ class History:
                     del self._files[trigger]
                 else:  # gone, or mended
                     del self._unreadable[trigger]
+                    self._courses.clear()
             self.triggers = sorted(self._files)
             self._about = About.read(folder)
             self.name = self._origin.name if self._about is None else self._about.name
@@ -191,8 +201,7 @@ class History:
         for trigger in [window.trigger, *self._before(window)]:
             marks, rows = self._marked(trigger)
             low, high = (np.searchsorted(marks, mark_of(name), side) for side in ("left", "right"))
-            for row in rows[low:high].tolist():
-                key = self.release(trigger).key(row)
+            for key in self.release(trigger).keys_of(rows[low:high]) if low < high else ():
                 if identify(key) == name:
                     return self._keys.keep(name, key)
             looked += 0 if trigger == window.trigger else len(rows)
@@ -211,72 +220,108 @@ class History:
         """The beginnings of the short names of a release in order, and their rows."""
         known = self._marks.recall(trigger)
         if known is None:
-            release = self._releases.recall(trigger)  # else it takes no place of one that is shown
-            marks = (release or self._read(trigger, lambda: self._load(trigger))).marks()
+            marks = self._read(trigger, lambda: self._name_all(trigger))
             order = np.argsort(marks, kind="stable")
             known = self._marks.keep(trigger, (marks[order], order))
         return known
 
+    def _name_all(self, trigger: int) -> NDArray[np.uint64]:
+        """`mark_of` the short names of all rows of a release."""
+        texts = ", ".join(_texts(self.columns()))
+        found = self._database.execute(
+            "SELECT ('0x' || left(sha256(json), 16))::UBIGINT AS mark,"
+            f" regexp_matches(json, '{_HEXADECIMAL}') AS unsure"
+            f" FROM (SELECT to_json([{texts}]::VARCHAR[])::VARCHAR AS json FROM {_ROWS})",
+            [_exact(self._files[trigger])],
+        ).fetchnumpy()
+        marks: NDArray[np.uint64] = found["mark"]
+        unsure = np.flatnonzero(found["unsure"])
+        if len(unsure):
+            release = self._releases.recall(trigger) or self._load(trigger)
+            names = [identify(key) for key in release.keys_of(unsure)]
+            marks[unsure] = [mark_of(name) for name in names]
+        return marks
+
     def course(self, key: Key, window: Window) -> list[Point]:
-        """A key's values in a window, trigger by trigger. Only new files are read."""
+        """A key's values in a window, trigger by trigger.
+
+        Only new files are read, and once for all keys that were asked for since the last ones.
+        """
         start = as_number(window.start_us)
-        missed = (identify(key), *_place(window))
-        if self._misses.recall(missed):
-            return []
-        known = self._courses.recall((key, start)) or []
         first, last = self._span(window)
-        if known:
-            first = known[-1].trigger + 1
+        known = self._courses.recall((key, start))
+        keys = [key]
+        if known is not None:
+            first = known.seen + 1
+            keys += [
+                other
+                for (other, begin), course in self._courses.items()
+                if (begin, course.seen, course.asked) == (start, known.seen, True) and other != key
+            ]
         low, high = (bisect.bisect_left(self.triggers, at) for at in (first, last + 1))
         triggers = self.triggers[low:high][-COURSE_MAX:]
-        points = [*known, *self._points_of(key, start, triggers)][-COURSE_MAX:]
-        if not points:
-            self._misses.keep(missed, True)
+        if triggers:
+            found = self._points_of(keys, start, triggers)
+            for each in keys:
+                course = self._courses.get((each, start)) or Course([], first, False)
+                points = [*course.points, *found[each]][-COURSE_MAX:]
+                self._courses[each, start] = Course(points, triggers[-1], False)
+            known = self._courses.keep((key, start), self._courses[key, start])
+        if known is None:
             return []
-        return self._courses.keep((key, start), points)
+        known.asked = True
+        return known.points
 
     def _span(self, window: Window) -> tuple[int, int]:
         if self._about is None:
             return self.triggers[0], window.trigger
         return self._about.span(window.start_us)
 
-    def _points_of(self, key: Key, start: int, triggers: Sequence[int]) -> list[Point]:
+    def _points_of(
+        self, keys: Sequence[Key], start: int, triggers: Sequence[int]
+    ) -> dict[Key, list[Point]]:
         files = {trigger: _exact(self._files[trigger]) for trigger in triggers}
         try:
-            return self._points(key, start, list(files.values())) if files else []
+            return self._points(keys, start, list(files.values()))
         except duckdb.Error:
             for trigger, file in files.items():  # which one is it?
-                self._read(trigger, lambda file=file: self._points(key, start, [file]))  # type: ignore[misc]
+                self._read(trigger, lambda file=file: self._points(keys, start, [file]))  # type: ignore[misc]
             raise
 
-    def _points(self, key: Key, start: int, files: Sequence[str]) -> list[Point]:
+    def _points(
+        self, keys: Sequence[Key], start: int, files: Sequence[str]
+    ) -> dict[Key, list[Point]]:
         columns = self.columns()
         values, deviations = _selected(columns)
         where = ["window_start IS NULL" if start == WHOLE else "window_start = make_timestamp(?)"]
         bound: list[object] = [files] if start == WHOLE else [files, start]
-        for name, kind, text in zip(columns.keys, columns.key_types, key, strict=True):
-            if text is None:
-                where.append(f"{_quoted(name)} IS NULL")
-            else:
-                where.append(f"{_quoted(name)} = TRY_CAST(? AS {kind})")
-                bound.append(text)
+        for number, (name, kind) in enumerate(zip(columns.keys, columns.key_types, strict=True)):
+            texts = sorted({text for key in keys if (text := key[number]) is not None})
+            ways = [f"{_quoted(name)} IS NULL"] if any(key[number] is None for key in keys) else []
+            if texts:
+                listed = ", ".join(f"TRY_CAST(? AS {kind})" for _ in texts)
+                ways.append(f"{_quoted(name)} IN ({listed})")
+                bound += texts
+            where.append(f"({' OR '.join(ways)})")
+        selected = ["trigger", *_texts(columns), *values, *deviations]
         rows = self._database.execute(
-            f"SELECT trigger, {', '.join([*values, *deviations]) or 'NULL'} FROM {_ROWS}"
-            f" WHERE {' AND '.join(where)} ORDER BY trigger",
+            f"SELECT {', '.join(selected)} FROM {_ROWS} WHERE {' AND '.join(where)}"
+            " ORDER BY trigger",
             bound,
         ).fetchall()
-        many = len(values)
-        return [
-            Point(row[0], *(tuple(row[at : at + many]) for at in (1, 1 + many))) for row in rows
-        ]
+        found: dict[Key, list[Point]] = {key: [] for key in keys}
+        begin, many = 1 + len(columns.keys), len(values)
+        for row in rows:
+            if row[1:begin] in found:  # several columns: not all that go together were asked for
+                parts = (row[at : at + many] for at in (begin, begin + many))
+                found[row[1:begin]].append(Point(row[0], *parts))
+        return found
 
     def _load(self, trigger: int) -> Release:
         columns = self.columns()
-        keys = [
-            f"CAST({_quoted(name)} AS VARCHAR) AS key_{n}" for n, name in enumerate(columns.keys)
-        ]
         values, deviations = _selected(columns)
-        parts = ["epoch_us(window_start) AS window", *keys]
+        parts = ["epoch_us(window_start) AS window"]
+        parts += [f"{text} AS key_{n}" for n, text in enumerate(_texts(columns))]
         parts += [f"{value} AS value_{n}" for n, value in enumerate(values)]
         parts += [f"{deviation} AS sd_{n}" for n, deviation in enumerate(deviations)]
         rows = (
@@ -371,6 +416,11 @@ def _planned(about: About | None) -> Columns:
         tuple(True for _ in aggregates),
         tuple(False for _ in aggregates),
     )
+
+
+def _texts(columns: Columns) -> list[str]:
+    """The SQL of a key's columns as texts."""
+    return [f"CAST({_quoted(name)} AS VARCHAR)" for name in columns.keys]
 
 
 def _selected(columns: Columns) -> tuple[list[str], list[str]]:

@@ -25,7 +25,7 @@ from dpsqlp.errors import DpsqlpError, PlanError
 PORT = 8630
 TOKEN_VARIABLE = "DPSQLP_DASHBOARD_TOKEN"  # noqa: S105  its name
 _CONNECTIONS_MAX = 200
-_LOOK_SECONDS = 1.0  # a replay may release ten times a second; nobody reads that fast
+_LOOK_SECONDS = 2.0  # as often as the page asks; a replay may release ten times a second
 _ENDING_SECONDS = 5
 # What the child needs of the environment; passwords of sources and sinks are not among it.
 _INHERITED = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR", "HOME", "VIRTUAL_ENV")

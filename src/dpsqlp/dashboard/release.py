@@ -69,16 +69,10 @@ class Release:
             self._found[selection] = rows
         return rows
 
-    def key(self, row: int) -> Key:
-        """A row's key."""
-        return tuple(column[int(row)].as_py() for column in self.keys)
-
-    def marks(self) -> NDArray[np.uint64]:
-        """The first 64 bits of each row's short name."""
-        columns = [column.to_pylist() for column in self.keys]
-        keys = zip(*columns, strict=True) if columns else [()] * len(self.window)
-        digests = b"".join(_digest(key)[:8] for key in keys)
-        return np.frombuffer(digests, ">u8").astype(np.uint64)
+    def keys_of(self, rows: NDArray[np.int64]) -> list[Key]:
+        """The keys of some rows."""
+        columns = [column.take(pa.array(rows)).to_pylist() for column in self.keys]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(rows)
 
     def find(self, wanted: Sequence[Key], window: int) -> dict[Key, int]:
         """The rows of some keys in a window."""
@@ -88,7 +82,7 @@ class Release:
             first = pa.array([key[0] for key in wanted], pa.string())
             among = pc.is_in(self.keys[0], value_set=first).to_numpy()
             rows = np.flatnonzero((self.window == window) & among)
-        found = {self.key(row): row for row in rows.tolist()}
+        found = dict(zip(self.keys_of(rows), rows.tolist(), strict=True))
         return {key: found[key] for key in wanted if key in found}
 
     def scale(self, window: int) -> list[list[float]]:
@@ -139,11 +133,7 @@ class Release:
 
 def identify(key: Key) -> str:
     """A short name for a key: 128 bits of the SHA-256 of its texts as a JSON array."""
-    return _digest(key)[:16].hex()
-
-
-def _digest(key: Key) -> bytes:
-    return hashlib.sha256(_encoded(key).encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(_encoded(key).encode()).hexdigest()[:32]
 
 
 def mark_of(name: str) -> np.uint64:
