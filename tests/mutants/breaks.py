@@ -1103,7 +1103,7 @@ DURABILITY = [
         "selected keys forgotten at a restart",
         "2: bounding is the same whatever happens to the process",
         "state/journal.py",
-        "                state.selected[item] = table\n",
+        "        state.selected = self.load_selected(each)\n",
         "",
         JOURNAL + "test_a_restart_knows_what_was_selected",
     ),

@@ -42,7 +42,7 @@ from dpsqlp.state.shards import (
 )
 from dpsqlp.state.storage import Storage
 from dpsqlp.tables.table import Table
-from dpsqlp.trigger import Each, Pipeline, State, Step
+from dpsqlp.trigger import Each, Pipeline, Place, State, Step
 
 FORMAT = 4
 _SWEPT = ("units/", "keys/", "selected/", "releases/")
@@ -105,40 +105,37 @@ class Journal:
 
     def load(self, each: Each = map) -> State:
         """The committed state."""
-        manifest = self.manifest
-        state = State(manifest.shards, manifest.trigger)
-
-        def load(item: tuple[str, TableLog]) -> Any:
-            assert manifest.trigger is not None
-            return self._shards.load(*item, manifest.trigger)
-
-        in_order = sorted(manifest.tables.items(), key=lambda item: parse_name(item[0]))
-        for (name, _), table in zip(in_order, each(load, in_order), strict=True):
-            kind, (item, shard) = parse_name(name)
-            if kind == "selected":
-                state.selected[item] = table
-                continue
-            tables: dict[int, list[Any]] = state.units if kind == "units" else state.keys
-            tables.setdefault(item, []).insert(shard, table)
+        state = State(self.manifest.shards, self.manifest.trigger)
+        for group, kind in ((state.units, "units"), (state.keys, "keys")):
+            for (item, shard), table in self._load(kind, each):
+                group.setdefault(item, []).insert(shard, table)
+        state.selected = self.load_selected(each)
         return state
 
-    def load_selected(self) -> dict[int, Table]:
+    def load_selected(self, each: Each = map) -> dict[int, Table]:
         """The part of the state that is not in shards: the keys selected, by window."""
-        manifest = self.manifest
-        return {
-            parse_name(name)[1][0]: self._shards.load(name, log, manifest.trigger or 0)
-            for name, log in manifest.tables.items()
-            if parse_name(name)[0] == "selected"
-        }
+        return {window: table for (window, _), table in self._load("selected", each)}
+
+    def _load(self, kind: str, each: Each) -> list[tuple[Place, Any]]:
+        """The committed tables of a kind, in order."""
+        found = ((parse_name(name), name) for name in self.manifest.tables)
+        places = sorted((place, name) for (other, place), name in found if other == kind)
+
+        def load(item: tuple[Place, str]) -> tuple[Place, Any]:
+            place, name = item
+            assert self.manifest.trigger is not None
+            log = self.manifest.tables[name]
+            return place, self._shards.load(name, log, self.manifest.trigger)
+
+        return list(each(load, places))
 
     def save_selected(self, selected: dict[int, Table], trigger: int) -> dict[str, TableLog]:
         """Write what a trigger added to it."""
-        logs = {}
-        for window, table in selected.items():
-            name = selected_name(window)
-            log = self.manifest.tables.get(name, TableLog(0))
-            logs[name] = self._shards.save(name, table, None, log, trigger)
-        return logs
+        return dict(self._save(selected_name(w), t, None, trigger) for w, t in selected.items())
+
+    def _save(self, name: str, table: Any, change: Any, trigger: int) -> tuple[str, TableLog]:
+        log = self.manifest.tables.get(name, TableLog(0))
+        return name, self._shards.save(name, table, change, log, trigger)
 
     def intend(self, intent: Intent) -> None:
         """Say what the next trigger will read, before it reads."""
@@ -179,9 +176,7 @@ class Journal:
         changed |= {shard_name("keys", p): part.changed for p, part in step.keys.items()}
 
         def save(name: str) -> tuple[str, TableLog]:
-            log = self.manifest.tables.get(name, TableLog(0))
-            change = changed.get(name)
-            return name, self._shards.save(name, tables[name], change, log, step.trigger)
+            return self._save(name, tables[name], changed.get(name), step.trigger)
 
         digests = each(input_digest, [groups for _, groups in sorted(step.groups.items())])
         return Changes(step.trigger, each(save, list(tables)), digests)
