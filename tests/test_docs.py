@@ -11,6 +11,7 @@ The blocks of one document run in order in a folder of its own, each in its own 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -24,6 +25,7 @@ import typer.main
 
 from dpsqlp.cli.app import app
 from dpsqlp.errors import SqlError
+from dpsqlp.experiments.paper import SYNTHETIC
 from dpsqlp.sql import compile_script, options
 
 ROOT = Path(__file__).parents[1]
@@ -151,3 +153,11 @@ def test_every_error_is_documented() -> None:
     reference = (ROOT / "docs/operations.md").read_text()
     names = [name for name, value in vars(errors).items() if isinstance(value, type)]
     assert [name for name in names if f"`{name}`" not in reference] == []
+
+
+def test_the_readme_says_what_was_measured() -> None:
+    measured = json.loads((ROOT / "docs/results/synthetic-best-100.json").read_text())
+    published = SYNTHETIC[100]
+    keys, l2 = (measured[name] / published[name] for name in ("keys", "l2"))
+    said = " ".join((ROOT / "README.md").read_text().split())
+    assert f"releases {keys:.1f} times the paper's keys at {l2:.2f} of its ℓ2 error" in said
