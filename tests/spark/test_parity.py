@@ -86,6 +86,16 @@ def test_silence_and_a_record_of_next_year(kind: str, spark: Any, tmp_path: Path
     assert all(released)
 
 
+def test_a_trigger_that_spark_knows_to_be_empty_runs(spark: Any, tmp_path: Path) -> None:
+    """Spark leaves out the tasks of a plan in which it sees that there are no rows."""
+    case = Case(rows="FROM s WHERE 1 = 2", triggers=2)
+    begin(tmp_path, case.sql, spark=4)
+    engine = spark_engine(spark, tmp_path, "spark")
+    run(case, tmp_path, partial(step, engine))
+    engine.close()
+    assert [release.num_rows for release in tables(published(tmp_path, "spark"))] == [0, 0]
+
+
 @pytest.mark.parametrize("name", ["late, threshold", "late"] if ALL else ["late, threshold"])
 def test_a_pipeline_moves_to_spark_and_back(name: str, spark: Any, tmp_path: Path) -> None:
     """One state, carried on by either engine."""

@@ -97,20 +97,32 @@ def test_values_are_clamped_and_quantised_towards_zero(value: object, added: int
     assert run(plan, [make_batch([(1, 7, 0, 0, value)])]) == [[(0, 7, (added,))]]
 
 
-def test_null_units_are_dropped_and_null_keys_are_a_group() -> None:
+UNITS = [("text", pa.string(), "x"), ("integer", pa.int64(), 5)]  # a kind, its type, a value
+
+
+@pytest.mark.parametrize(("kind", "arrow", "unit"), UNITS)
+def test_null_units_are_dropped_and_null_keys_are_a_group(
+    kind: str, arrow: pa.DataType, unit: object
+) -> None:
     """A record without a unit cannot be bounded; a null key is a key."""
-    pipeline = Pipeline(make_plan(1), SECRET)
-    releases = pipeline.run(State(), make_batch([(None, 7, 0, 0), (1, None, 0, 0)]), 1)
+    pipeline = Pipeline(replace(make_plan(1), unit_kinds=(kind,)), SECRET)
+    batch = make_batch([(0, 7, 0, 0), (1, None, 0, 0)])
+    batch = replace(batch, unit=(pa.array([None, unit], arrow),))
+    releases = pipeline.run(State(), batch, 1)
     assert releases.key_text.to_arrow().to_pylist() == [b"\0"]
     assert releases.values.tolist() == [[1]]
 
 
-def test_null_units_hidden_in_a_dictionary_are_dropped_too() -> None:
+@pytest.mark.parametrize(("kind", "arrow", "unit"), UNITS)
+def test_null_units_hidden_in_a_dictionary_are_dropped_too(
+    kind: str, arrow: pa.DataType, unit: object
+) -> None:
     """Arrow's null count does not see a null among a dictionary's values."""
-    batch = make_batch([(0, 7, 0, 0), (1, 7, 0, 0)])
-    hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([None, 5]))
-    for unit in (hidden, pa.chunked_array([hidden])):
-        assert run(make_plan(1), [replace(batch, unit=(unit,))]) == [[(0, 7, (1,))]]
+    batch, plan = make_batch([(0, 7, 0, 0), (1, 7, 0, 0)]), make_plan(1)
+    plan = replace(plan, unit_kinds=(kind,))
+    hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([None, unit], arrow))
+    for units in (hidden, pa.chunked_array([hidden])):
+        assert run(plan, [replace(batch, unit=(units,))]) == [[(0, 7, (1,))]]
 
 
 def test_late_and_far_future_records_spend_nothing() -> None:

@@ -111,7 +111,7 @@ class SparkEngine(Engine):
             trigger,
             manifest.trigger,
         )
-        # A record without a unit for each shard: Spark would leave out what has no rows.
+        # A record without a unit for each shard: Spark leaves out a plan that it sees to be empty.
         ids = self._spark.range(0, self.shards, 1, 1)
         wakes = ids.selectExpr("CAST(id AS INT) AS shard")
         payloads = (
