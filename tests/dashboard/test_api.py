@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 from pathlib import Path
@@ -16,13 +17,14 @@ from starlette.testclient import TestClient
 
 from dashboard.asking import NOW, SINK, ask, client, until
 from dashboard.pipelines import HOSTILE, PAGES, SQL, replay, write_events
+from dpsqlp.dashboard import history as history_module
 from dpsqlp.dashboard.about import About
 from dpsqlp.dashboard.answers import Answers
 from dpsqlp.dashboard.app import make_app
 from dpsqlp.dashboard.guard import Policy
 from dpsqlp.dashboard.history import History
 from dpsqlp.dashboard.kept import Kept
-from dpsqlp.dashboard.origins import find_origins
+from dpsqlp.dashboard.origins import ParquetFolder, find_origins
 from dpsqlp.dashboard.release import identify
 from dpsqlp.dashboard.statement import guess_percent
 from dpsqlp.engines.script import open_engine
@@ -520,6 +522,91 @@ def test_courses_that_are_watched_go_on_together(
     assert read == [1, 1, 1, 3, 2, 1]  # the third is read on when it is asked for
 
 
+def test_watching_keys_of_two_columns_reads_no_other_combinations(tmp_path: Path) -> None:
+    names = ["a", "b", None]
+    rows = [{"x": x, "y": y, "views": 1, "views_sd": 1.0} for x in names for y in names]
+    write_sink(tmp_path / "s", rows)
+    history = History(ParquetFolder(tmp_path / "s"), 0.0)
+    watched = [("a", "b"), ("b", None), (None, "a"), (None, None)]
+    fetched: list[int] = []
+
+    class Counting:
+        def __init__(self, database: Any) -> None:
+            self._database = database
+
+        def execute(self, *query: Any) -> Counting:
+            return Counting(self._database.execute(*query))
+
+        def fetchall(self) -> list[Any]:
+            found: list[Any] = self._database.fetchall()
+            fetched.append(len(found))
+            return found
+
+    for last in (1, 2):
+        history.refresh()
+        window = history.windows()[0]
+        history.columns()
+        database, history._database = history._database, Counting(history._database)  # type: ignore[assignment]
+        for key in watched:
+            points = history.course(key, window)
+            assert [point.trigger for point in points] == list(range(1, last + 1))
+        history._database = database
+        write_sink(tmp_path / "s", rows, first=last + 1)
+    assert fetched == [1, 1, 1, 1, len(watched)]
+
+
+def test_a_key_that_a_window_lacks_is_looked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = {WINDOWS[0]: ["a"], WINDOWS[1]: ["a", "b", "c"]}
+    rows = [row(name, 1) | {"window_start": w} for w, names in pairs.items() for name in names]
+    write_sink(tmp_path / "s", rows)
+    asked = client(tmp_path / "s")
+    assert ask(asked, "/api/v1/sinks/s/keys")["total"] == 3
+    read: list[int] = []
+    points = History._points_of
+    monkeypatch.setattr(
+        History, "_points_of", lambda self, *what: read.append(1) or points(self, *what)
+    )
+    for _ in range(3):
+        for name in "bc":
+            lacking = {"id": identify((name,)), "window": WINDOWS[0]}
+            assert asked.get("/api/v1/sinks/s/key", params=lacking).status_code == 404
+    assert len(read) == 2
+
+
+def test_a_trigger_that_comes_late_is_in_the_course(tmp_path: Path) -> None:
+    """A folder that is being copied."""
+    folder, asked = tmp_path / "s", client_of_keys(tmp_path / "s", "a", "b")
+    write_sink(folder, [row("a", 3)], first=3)
+    assert (course(asked, "a"), course(asked, "b")) == (([1, 3], [[1, 3]]), ([1], [[1]]))
+    assert asked.get(f"/api/v1/sinks/s/key?id={identify(('z',))}").status_code == 404
+    write_sink(folder, [row("a", 2), row("b", 2), row("z", 2)], first=2)
+    assert course(asked, "a") == ([1, 2, 3], [[1, 2, 3]])
+    assert course(asked, "b") == ([1, 2], [[1, 2]])
+    assert course(asked, "z") == ([2], [[2]])
+
+
+def test_a_course_has_the_newest_triggers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "COURSE_MAX", 3)
+    folder, asked = tmp_path / "s", client_of_keys(tmp_path / "s", "a")
+    for trigger in range(2, 8):
+        write_sink(folder, [row("a", trigger)], first=trigger)
+        if trigger in (2, 7):
+            expected = [n for n in range(1, trigger + 1) if n > trigger - 3]
+            assert course(asked, "a") == (expected, [expected])
+
+
+@pytest.mark.parametrize("value", [math.nan, -0.0, 0.0, math.inf, 1.5])
+def test_keys_that_are_numbers_have_a_course(tmp_path: Path, value: float) -> None:
+    kinds = [{"x": x, "views": 1, "views_sd": 1.0} for x in (-1.0, value, 9.0)]
+    write_sink(tmp_path / "s", kinds, kinds)
+    asked = client(tmp_path / "s")
+    for listed in ask(asked, "/api/v1/sinks/s/keys")["rows"]:
+        found = ask(asked, "/api/v1/sinks/s/key", id=listed["id"])
+        assert (found["key"], found["triggers"]) == (listed["key"], [1, 2])
+
+
 def client_of_keys(folder: Path, *names: str) -> Any:
     write_sink(folder, [row(name, 1) for name in names])
     asked = client(folder)
@@ -570,6 +657,12 @@ def test_lines_that_cannot_be_read_are_left_out(ran: Path, tmp_path: Path) -> No
     asked = client(tmp_path / "total")
     before = ask(asked, "/api/v1/sinks/total/keys")["trigger"]
     assert ask(asked, "/api/v1/health")["sinks"][0]["triggers_unreadable"] == 1
+    placeholder = {path: path.stat() for path in tmp_path.rglob("trigger-*.parquet")}
+    (tmp_path / "total" / "other").touch()  # the folder is listed again
+    assert ask(asked, "/api/v1/sinks/total/keys")["trigger"] == before
+    assert {path: path.stat() for path in placeholder} == placeholder  # and nothing is mended
+    newest.write_bytes(whole.replace(b'"trigger":', b'"x": 9223372036854775808, "trigger":'))
+    assert ask(asked, "/api/v1/sinks/total/keys")["trigger"] == before  # no number of Arrow's
     newest.unlink()
     newest.write_bytes(whole)
     assert ask(asked, "/api/v1/sinks/total/keys")["trigger"] == before + 1

@@ -142,14 +142,17 @@ class History:
         changed = self.changed()
         if changed is None or changed != self._listed:
             folder = self.folder = self._origin.folder()
+            before = self.triggers
             self._files = trigger_files(folder, "parquet")
             for trigger, seen in list(self._unreadable.items()):
                 if trigger in self._files and stamp(self._files[trigger]) == seen:
                     del self._files[trigger]
                 else:  # gone, or mended
                     del self._unreadable[trigger]
-                    self._courses.clear()
             self.triggers = sorted(self._files)
+            if before and {t for t in self.triggers if t < before[-1]} - set(before):
+                self._courses.clear()  # what was passed over is there now
+                self._misses.clear()
             self._about = About.read(folder)
             self.name = self._origin.name if self._about is None else self._about.name
             self._listed = changed
@@ -249,28 +252,35 @@ class History:
         """
         start = as_number(window.start_us)
         first, last = self._span(window)
-        known = self._courses.recall((key, start))
-        keys = [key]
-        if known is not None:
-            first = known.seen + 1
-            keys += [
-                other
-                for (other, begin), course in self._courses.items()
-                if (begin, course.seen, course.asked) == (start, known.seen, True) and other != key
-            ]
         low, high = (bisect.bisect_left(self.triggers, at) for at in (first, last + 1))
-        triggers = self.triggers[low:high][-COURSE_MAX:]
-        if triggers:
-            found = self._points_of(keys, start, triggers)
-            for each in keys:
-                course = self._courses.get((each, start)) or Course([], first, False)
-                points = [*course.points, *found[each]][-COURSE_MAX:]
-                self._courses[each, start] = Course(points, triggers[-1], False)
-            known = self._courses.keep((key, start), self._courses[key, start])
-        if known is None:
+        shown = self.triggers[low:high][-COURSE_MAX:]
+        missed = (identify(key), *_place(window))
+        if not shown or self._misses.recall(missed):
             return []
+        known = self._courses.recall((key, start))
+        if known is None:
+            points = self._points_of([key], start, shown)[key]
+            if not points:
+                self._misses.keep(missed, True)
+                return []
+            known = self._courses.keep((key, start), Course(points, shown[-1], True))
+        elif known.seen < shown[-1]:
+            self._go_on(known, start, shown)
         known.asked = True
         return known.points
+
+    def _go_on(self, known: Course, start: int, shown: Sequence[int]) -> None:
+        """Read what is new for a course, and for those that had seen as much and are watched."""
+        watched = {
+            key: course
+            for (key, begin), course in self._courses.items()
+            if (begin, course.seen) == (start, known.seen) and (course.asked or course is known)
+        }
+        new = shown[bisect.bisect_right(shown, known.seen) :]
+        found = self._points_of(list(watched), start, new)
+        for key, course in watched.items():
+            still = [point for point in course.points if point.trigger >= shown[0]]
+            course.points, course.seen, course.asked = [*still, *found[key]], shown[-1], False
 
     def _span(self, window: Window) -> tuple[int, int]:
         if self._about is None:
@@ -298,11 +308,16 @@ class History:
         for number, (name, kind) in enumerate(zip(columns.keys, columns.key_types, strict=True)):
             texts = sorted({text for key in keys if (text := key[number]) is not None})
             ways = [f"{_quoted(name)} IS NULL"] if any(key[number] is None for key in keys) else []
-            if texts:
+            if texts and kind in ("FLOAT", "DOUBLE"):  # a file's statistics leave out NaN
+                ways.append(f"{_text(name)} IN ({', '.join('?' for _ in texts)})")
+            elif texts:
                 listed = ", ".join(f"TRY_CAST(? AS {kind})" for _ in texts)
                 ways.append(f"{_quoted(name)} IN ({listed})")
-                bound += texts
+            bound += texts
             where.append(f"({' OR '.join(ways)})")
+        if len(columns.keys) > 1 and len(keys) > 1:  # not every combination of their columns
+            where.append(f"list_contains(?::VARCHAR[][], [{', '.join(_texts(columns))}])")
+            bound.append([list(key) for key in keys])
         selected = ["trigger", *_texts(columns), *values, *deviations]
         rows = self._database.execute(
             f"SELECT {', '.join(selected)} FROM {_ROWS} WHERE {' AND '.join(where)}"
@@ -312,7 +327,7 @@ class History:
         found: dict[Key, list[Point]] = {key: [] for key in keys}
         begin, many = 1 + len(columns.keys), len(values)
         for row in rows:
-            if row[1:begin] in found:  # several columns: not all that go together were asked for
+            if row[1:begin] in found:  # equal values may have other texts
                 parts = (row[at : at + many] for at in (begin, begin + many))
                 found[row[1:begin]].append(Point(row[0], *parts))
         return found
@@ -420,7 +435,11 @@ def _planned(about: About | None) -> Columns:
 
 def _texts(columns: Columns) -> list[str]:
     """The SQL of a key's columns as texts."""
-    return [f"CAST({_quoted(name)} AS VARCHAR)" for name in columns.keys]
+    return [_text(name) for name in columns.keys]
+
+
+def _text(name: str) -> str:
+    return f"CAST({_quoted(name)} AS VARCHAR)"
 
 
 def _selected(columns: Columns) -> tuple[list[str], list[str]]:

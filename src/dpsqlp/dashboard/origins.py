@@ -90,9 +90,10 @@ class JsonLinesFolder:
                 rows = [json.loads(line) for line in file.read_bytes().splitlines()]
                 if rows:  # a release without rows does not say which columns it has
                     _write(self.cache, trigger, _table(rows))
-            except (ValueError, TypeError, pa.ArrowException):
+            except (ValueError, TypeError, OverflowError, pa.ArrowException):
                 # What cannot be read is left out, and said, where releases are read.
-                (self.cache / f"trigger-{trigger:012d}.parquet").touch()
+                if trigger not in brought:
+                    (self.cache / f"trigger-{trigger:012d}.parquet").touch()
         return self.cache
 
 
