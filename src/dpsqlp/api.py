@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import html
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from dpsqlp.errors import (
 )
 from dpsqlp.sinks.base import Sink, make_sink
 from dpsqlp.sources.pushed import PushedSource, StandardInput, arrow_table
-from dpsqlp.sql import SinkDef, compile_script, explain_text
+from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
 
 _SHOWN_ROWS = 20
 
@@ -123,8 +124,13 @@ class Stream:
         self._clock = clock
         self._session = session
         self._closed: str | None = None
+        self._stepping = threading.Lock()
         if engine.journal.pending() is not None:
-            self._step()
+            try:
+                self._step()
+            except UnavailableError:
+                engine.close()
+                raise
 
     def feed(self, frame: Any) -> None:
         """Hand over records for the next trigger. Until it has run they are yours to keep."""
@@ -211,6 +217,8 @@ class Stream:
     def _step(self) -> Progress:
         """One trigger. A failure may leave memory ahead of the disk, so nothing goes on from it."""
         engine = self._engine
+        if not self._stepping.acquire(blocking=False):
+            raise TriggerError("Another thread runs a trigger of this stream. Wait for it.")
         if engine.query.window is None and not engine.schedule.on_event_time:
             self._clock.pinned = engine.schedule.due(engine.next_trigger)
         try:
@@ -225,6 +233,7 @@ class Stream:
             raise
         finally:
             self._clock.pinned = None
+            self._stepping.release()
 
     def _close(self, reason: str) -> None:
         if self._closed is None:
@@ -278,10 +287,7 @@ def read_script(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:
     if isinstance(sql, str) and ("\n" in sql or not sql.strip().lower().endswith(".sql")):
         return sql, None
     file = Path(sql)
-    try:
-        return file.read_text(encoding="utf-8"), file
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"The file {file} cannot be read: {error}. Check the path.") from error
+    return read_file(file), file
 
 
 def choose(sinks: tuple[SinkDef, ...], name: str | None) -> SinkDef:

@@ -188,7 +188,6 @@ def test_a_release_is_shown_as_html() -> None:
     [
         ([1], "got list"),
         ({"url": ["/"]}, "lack the columns"),
-        ({"url": ["confidential", 3], "user_id": [1, 2], "ts": [None, None]}, "no table"),
         ({"url": ["/", "/"], "user_id": [1], "ts": [None]}, "no table"),
     ],
 )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsqlp.errors import PlanError, StateError
+from dpsqlp.errors import PlanError, SinkError, StateError
 from dpsqlp.sinks.base import Collected, Sink, make_sink
 
 KEYS = ["it's", 'a "b"', "ünï", "", None]
@@ -131,3 +131,32 @@ def test_an_unknown_connector_is_refused(tmp_path: Path) -> None:
     """With the known ones."""
     with pytest.raises(PlanError, match="Use parquet, jsonl"):
         make_sink("t", {"connector": "pigeon"}, tmp_path)
+
+
+@pytest.mark.parametrize("connector", ["parquet", "jsonl", "duckdb"])
+def test_another_pipelines_releases_are_not_replaced(connector: str, tmp_path: Path) -> None:
+    """Their triggers have the same numbers."""
+
+    def sink(pipeline: str) -> Sink:
+        made = make_sink("t", {"connector": connector, "path": "out"}, tmp_path)
+        made.open(pipeline, [])
+        return made
+
+    sink("one").emit(1, release(1))
+    sink("one").emit(2, release(2))
+    with pytest.raises(SinkError, match=r"another pipeline.*Nothing was written.*= another"):
+        sink("two")
+
+
+def test_a_table_of_two_pipelines_is_found_when_it_is_written_too(tmp_path: Path) -> None:
+    """Both were opened before there was a table; and columns are told apart by their names."""
+    sinks = [make_sink("t", {"connector": "duckdb", "path": "out"}, tmp_path) for _ in range(2)]
+    for number, sink in enumerate(sinks):
+        sink.open(str(number), [])
+    sinks[0].emit(1, release(1))
+    with pytest.raises(SinkError, match="another pipeline"):
+        sinks[1].emit(1, release(1))
+    with pytest.raises(StateError, match="could not be written"):
+        sinks[0].emit(1, release(1).rename_columns({"n": "m"}))
+    with duckdb.connect(str(tmp_path / "out")) as database:
+        assert database.sql("FROM t").to_arrow_table().num_rows == len(KEYS)

@@ -6,9 +6,12 @@ import io
 import json
 import os
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -117,7 +120,6 @@ def test_values_of_another_type_become_nulls(tmp_path: Path) -> None:
     [
         ([1, 2], "Arrow, pandas or Polars"),
         ({"unit": ["private"]}, "lack the columns"),
-        ({"unit": ["private", 5], NAME: [1, 2], "ts": [None, None]}, "no table"),
         ({"unit": ["private"], NAME: [1, 2], "ts": [None]}, "no table"),
     ],
 )
@@ -171,3 +173,51 @@ def test_one_trigger_runs_after_the_end_with_lines_or_without(data: bytes, tmp_p
     assert not source.exhausted
     source.take(None, 1, None)
     assert source.exhausted
+
+
+def units(source: PushedSource, values: Any) -> list[str | None]:
+    count = len(values)
+    source.push({"unit": values, NAME: [1] * count, "ts": [None] * count})
+    return [unit for unit, _, _ in read(source, source.take(None, 1, None))]
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (0.5, "0.5"),
+        (2**63, str(2**63)),
+        (-(2**70), str(-(2**70))),
+        ("x", "x"),
+        (b"a", "a"),
+        (Decimal("1.25"), "1.25"),
+        ([1], "[1]"),
+        (None, None),
+        (pd.NA, None),
+        (float("nan"), "nan"),
+        ("\ud800", "?"),
+    ],
+)
+@pytest.mark.parametrize("one", [7, 7.0, Decimal("7"), "7", np.int64(7)])
+def test_one_value_does_not_change_the_others(
+    one: Any, other: Any, text: str | None, tmp_path: Path
+) -> None:
+    """Whoever sends a number of another kind renames nobody, and makes nobody two units."""
+    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    alone = units(source, [one, one])
+    mixed = units(source, [one, other, one])
+    assert mixed == [alone[0], text, alone[0]]
+
+
+def test_a_number_is_the_same_text_whatever_its_columns_type(tmp_path: Path) -> None:
+    """One null makes pandas' integers floats."""
+    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    for column in (
+        pa.array([7, 8]),
+        pa.array([7.0, 8.0]),
+        pd.Series([7, 8]),
+        pd.Series([7.0, 8.0]),
+    ):
+        assert units(source, column) == ["7", "8"]
+    assert units(source, pd.Series([7, None, 0.5])) == ["7", None, "0.5"]
+    floats = [x * 10.0**n for n in range(-320, 309, 7) for x in (1.0, -1.7, 9.99)]
+    assert units(source, floats) == units(source, [*floats, "x"])[:-1]

@@ -19,11 +19,23 @@ from sql.scripts import SOURCE, query, sink
 
 
 def test_formatting_does_not_change_the_fingerprint() -> None:
-    """Case, comments, quotes, order of options and spaces are not part of a plan."""
+    """Comments, quotes, order of options and spaces are not part of a plan."""
     plain = make_plan(query("c, COUNT(*) AS n"))
-    text = SOURCE + sink("C,  COUNT( * ) /* all */ AS N", rows='FROM "S"', name="other")
+    text = SOURCE + sink("c,  COUNT( * ) /* all */ AS n", rows='FROM "s"', name="other")
     text = text.replace("epsilon = 1, delta = 1e-6", "delta = 1e-6,\n epsilon = 1")
     assert make_plan(compile_script(text).sinks[0].query).fingerprint == plain.fingerprint
+
+
+def test_letters_change_the_fingerprint() -> None:
+    """A field of JSON, or of a line of it, is another one in other letters: so are units then."""
+    script = "CREATE SOURCE s ({columns});\n" + sink("c, COUNT(*) AS n", rows="FROM s WHERE {rows}")
+    plans = [
+        make_plan(compile_script(text).sinks[0].query).fingerprint
+        for columns in (f"{name} TEXT, c TEXT, j JSON, ts TIMESTAMP" for name in ("unit", "Unit"))
+        for rows in ("j.user = 1", "j.User = 1")
+        for text in [script.format(columns=columns, rows=rows)]
+    ]
+    assert len(set(plans)) == 4
 
 
 @pytest.mark.parametrize(

@@ -249,3 +249,22 @@ def test_a_local_folder_is_a_storage(tmp_path: Path) -> None:
     storage.delete("d")
     storage.delete("d")
     assert storage.list() == ["a/b/c"]
+
+
+def test_a_trigger_that_was_out_is_not_computed_from_other_records() -> None:
+    """The manifest is lost after the first trigger, which looks like a crash before it: a retry on
+    what was changed since would show the difference."""
+    plan, batches = example("every_trigger")
+    disk, released = FakeDisk(), []
+
+    def run(*first: Any) -> None:
+        storage = LocalStorage(ROOT, disk)
+        run_to_end(plan, list(first), 1, storage, lambda _, rows: released.append(rows))
+
+    run(batches[0])
+    disk.remove(ROOT / "manifest.json")
+    with pytest.raises(StateError, match="its records have changed"):
+        run(make_batch([(unit, 7, 0, 0) for unit in range(40, 80)]))
+    assert len(released) == 1
+    run(batches[0])
+    assert released[1] == released[0]

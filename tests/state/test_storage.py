@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsqlp.errors import StateError
 from dpsqlp.state import storage as module
 from dpsqlp.state.storage import LocalStorage
 
@@ -33,3 +34,32 @@ def test_the_names_of_new_folders_are_durable(
     with state.lock():
         state.put("x", [b"1"])
     assert {tmp_path, tmp_path / "new", tmp_path / "new" / "s"} <= set(synced)
+
+
+def test_a_lock_that_is_no_longer_ours_stops_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was moved, a lock deleted by hand, a process that was forked: whoever else
+    writes would use the same noise on other records."""
+    for number, happens in enumerate(("moved", "deleted", "forked")):
+        root = tmp_path / str(number)
+        storage = LocalStorage(root)
+        with storage.lock(), monkeypatch.context() as patched:
+            storage.put("before", [b""])
+            if happens == "moved":
+                root.rename(tmp_path / "elsewhere")
+            elif happens == "deleted":
+                (root / "lock").unlink()
+            else:
+                patched.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(StateError, match=r"not this process's any more.*Open"):
+                storage.put("after", [b""])
+        assert not (root / "after").exists()
+
+
+def test_another_lock_of_the_same_name_is_not_ours(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    with storage.lock():
+        (tmp_path / "lock").rename(tmp_path / "old")
+        with LocalStorage(tmp_path).lock(), pytest.raises(StateError, match="not this process's"):
+            storage.put("after", [b""])

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dpsqlp.sql import compile_script, explain, explain_text, explain_total, make_plan
+from dpsqlp.sql import compile_script, explain, explain_text, explain_total, make_plan, read_file
 
 
 def explanation(file: Path, as_json: bool) -> str:
     """The promise of every sink of a script, and what they add up to."""
-    text = file.read_text(encoding="utf-8")
-    program = compile_script(text, folder=str(file.parent))
+    program = compile_script(read_file(file), folder=str(file.parent))
     sinks = [(sink.name, sink.query, make_plan(sink.query)) for sink in program.sinks]
     together = explain_total(sinks)
     if not as_json:

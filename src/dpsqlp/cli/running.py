@@ -20,7 +20,7 @@ from dpsqlp.engines.spark.session import start_session
 from dpsqlp.engines.together import run_together
 from dpsqlp.errors import PlanError, UnavailableError
 from dpsqlp.sinks.base import make_sink
-from dpsqlp.sql import Program, SinkDef, compile_script, explain_total, unit_text
+from dpsqlp.sql import Program, SinkDef, compile_script, explain_total, read_file, unit_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def run_script(
     operator_metrics: bool = False,
 ) -> int:
     """Run a script's sinks; returns the exit code."""
-    program = compile_script(file.read_text(encoding="utf-8"), folder=str(file.parent))
+    program = compile_script(read_file(file), folder=str(file.parent))
     _check(program)
     state = given_state or file.with_suffix(".state")
     secret = given_secret or file.with_suffix(".secret")

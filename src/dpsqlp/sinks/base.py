@@ -6,6 +6,7 @@ import io
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,9 +14,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.errors import PlanError, StateError
+from dpsqlp.errors import PlanError, SinkError, StateError
 from dpsqlp.sql.options import from_environment
 from dpsqlp.state.storage import LocalStorage
+
+_OWNER = ".pipeline"  # whose releases a folder has
 
 
 class Sink(Protocol):
@@ -46,8 +49,17 @@ class FileSink(Sink):
     """One file per trigger in a folder: Parquet or JSON Lines."""
 
     def __init__(self, folder: Path, suffix: str) -> None:
+        self._folder = folder
         self._storage = LocalStorage(folder)
         self._suffix = suffix
+
+    def open(self, pipeline: str, keys: Sequence[str]) -> None:
+        """Claim the folder: the triggers of another pipeline have the same numbers."""
+        owner = self._storage.get(_OWNER)
+        if owner is None:
+            self._storage.put(_OWNER, [pipeline.encode()])
+        elif owner != pipeline.encode():
+            raise _taken(str(self._folder), "path")
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Publish a release, durably, in place of an earlier one of this trigger."""
@@ -69,8 +81,23 @@ class DuckDbSink(Sink):
 
     def __init__(self, path: Path, table: str) -> None:
         self._path = path
+        self._name = table
         self._table = _quoted(table)
         self._rows = f"{table} rows"  # a name of its own beside the table's
+        self._owner = ""
+
+    def open(self, pipeline: str, keys: Sequence[str]) -> None:
+        """See that the table is not another pipeline's, if the file can be read now."""
+        self._owner = f"dpsqlp pipeline {pipeline}"
+        if self._path.is_file():
+            with suppress(duckdb.Error), duckdb.connect(str(self._path)) as database:
+                self._check(database)
+
+    def _check(self, database: duckdb.DuckDBPyConnection) -> None:
+        query = "SELECT comment FROM duckdb_tables() WHERE NOT internal AND table_name = ?"
+        for (comment,) in database.execute(query, [self._name]).fetchall():
+            if comment not in (None, self._owner):
+                raise _taken(f"The table {self._name} of {self._path}", "table")
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Replace the trigger's rows in one transaction."""
@@ -80,11 +107,13 @@ class DuckDbSink(Sink):
             with duckdb.connect(str(self._path)) as database:
                 database.register(self._rows, release)
                 database.execute("BEGIN")
+                self._check(database)
                 database.execute(
                     f"CREATE TABLE IF NOT EXISTS {self._table} AS FROM {rows} WHERE false"
                 )
                 database.execute(f"DELETE FROM {self._table} WHERE trigger = ?", [trigger])
-                database.execute(f"INSERT INTO {self._table} FROM {rows}")
+                database.execute(f"INSERT INTO {self._table} BY NAME FROM {rows}")
+                database.execute(f"COMMENT ON TABLE {self._table} IS {_text(self._owner)}")
                 database.execute("COMMIT")
         except (duckdb.Error, OSError) as error:
             raise StateError(
@@ -152,6 +181,13 @@ def json_lines(release: pa.Table) -> bytes:
         columns = ", ".join(f"{_text(name)}, {_quoted(name)}" for name in release.column_names)
         lines = database.execute(f"SELECT json_object({columns}) FROM release").fetchall()
     return "".join(f"{line}\n" for (line,) in lines).encode()
+
+
+def _taken(what: str, option: str) -> SinkError:
+    return SinkError(
+        f"{what} has the releases of another pipeline, whose triggers have the same numbers."
+        f" Nothing was written. Give {option} = another, or move the old one away, then run again."
+    )
 
 
 def _quoted(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.clients.avro import Schemas, arrow_type, decode, fields
-from dpsqlp.sources.base import quoted, try_cast
+from dpsqlp.sources.base import fitting, quoted, try_cast
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 
@@ -56,7 +56,7 @@ def _column(field: Any, records: list[Any]) -> pa.Array:
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return pa.array([_fitting(value, kind) for value in values], kind)
+        return pa.array([fitting(value, kind) for value in values], kind)
 
 
 def _text(value: Any) -> str | None:
@@ -64,11 +64,3 @@ def _text(value: Any) -> str | None:
         return value
     as_json = isinstance(value, bool | int | float | list | dict)
     return json.dumps(value, default=str) if as_json else str(value)
-
-
-def _fitting(value: Any, kind: pa.DataType) -> Any:
-    """A value, or none if its type cannot have it; the values beside it do not matter."""
-    try:
-        return pa.scalar(value, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None

@@ -9,6 +9,7 @@ as its column's type is null, never an error.
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from dpsqlp.state.storage import Storage
 
 BATCH_BYTES_MAX = 6 << 30
 _SPOOL = "spool/"
+_TEXT = re.compile(r"(TEXT|VARCHAR|STRING|CHAR|BPCHAR|NVARCHAR)\b", re.I)  # DuckDB's names of it
 
 
 class Source(Protocol):
@@ -105,8 +107,29 @@ def text(value: str) -> str:
 
 
 def try_cast(columns: Sequence[tuple[str, str]], value: Callable[[str], str]) -> str:
-    """A select list of the source's columns, null where a value has another type."""
-    return ", ".join(f"TRY_CAST({value(n)} AS {kind}) AS {quoted(n)}" for n, kind in columns)
+    """A select list of the source's columns, null where a value has another type.
+
+    A number is the same text whatever type its column has, which may depend on other records: one
+    null makes a column of integers one of floats where pandas has written it.
+    """
+    listed = []
+    for name, kind in columns:
+        cast = f"TRY_CAST({value(name)} AS {kind})"
+        if _TEXT.match(kind):
+            cast = (
+                f"CASE WHEN typeof({value(name)}) IN ('FLOAT', 'DOUBLE')"
+                f" THEN regexp_replace({cast}, '[.]0$', '') ELSE {cast} END"
+            )
+        listed.append(f"{cast} AS {quoted(name)}")
+    return ", ".join(listed)
+
+
+def fitting(value: Any, kind: pa.DataType) -> Any:
+    """A value, or none if its type cannot have it; the values beside it do not matter."""
+    try:
+        return pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
 
 
 def json_columns(columns: Sequence[tuple[str, str]]) -> str:

@@ -149,11 +149,7 @@ class PostgresSource(Source):
                 self._ceilings.clear()
                 self._connection = connection
             table = self._look(connection)
-            if position.get("oids", table.oids) != table.oids:
-                raise self._refused(
-                    "was made anew since it was read",
-                    "Bring back the old one, or begin a new pipeline, which spends again.",
-                )
+            self._check_same(table, position)
             until = self._settled(connection, table, after)
         return {**position, "oids": table.oids, "until": until}
 
@@ -172,6 +168,7 @@ class PostgresSource(Source):
             self._after(records)
             with self._server.transaction(_READ_SECONDS, records=True) as connection:
                 table = self._look(connection)
+                self._check_same(table, records)
                 kinds = [_text_kind(column) for column in table.columns]
                 rows = self._copied(connection, table, records, names)
         casts = [
@@ -310,6 +307,13 @@ class PostgresSource(Source):
                 "GRANT SELECT ON SEQUENCE ... to the user of the dsn.",
             )
         return int(oid), str(name)
+
+    def _check_same(self, table: _Table, known: Any) -> None:
+        if known.get("oids", table.oids) != table.oids:
+            raise self._refused(
+                "was made anew since it was read",
+                "Bring back the old one, or begin a new pipeline, which spends again.",
+            )
 
     def _settled(
         self, connection: psycopg.Connection[Any], table: _Table, after: str | None

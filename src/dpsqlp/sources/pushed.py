@@ -8,17 +8,27 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from contextlib import suppress
 from typing import IO, Any
 
 import duckdb
 import pyarrow as pa
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import Source, declared_schema, json_columns, quoted, spool, try_cast
+from dpsqlp.sources.base import (
+    Source,
+    declared_schema,
+    fitting,
+    json_columns,
+    quoted,
+    spool,
+    try_cast,
+)
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
 _CHUNK_BYTES = 1 << 16
+_MISSING = ("NAType", "NaTType")  # pandas' names for nothing
 
 
 class PushedSource(Source):
@@ -147,8 +157,43 @@ def arrow_table(frame: Any) -> pa.Table:
         ) from None
 
 
+def _column(values: Any, declared: pa.DataType) -> Any:
+    """A column as Arrow has it, each value by itself: what stands beside it does not matter.
+
+    Values of one plain type are what they are. Of several, or of one that Arrow would fit to all of
+    them, they are texts, which are cast one by one.
+    """
+    if getattr(getattr(values, "dtype", None), "kind", None) == "O":
+        values = values.tolist()
+    if not isinstance(values, list | tuple):
+        return values
+    values = [None if type(value).__name__ in _MISSING else value for value in values]
+    if pa.types.is_nested(declared):
+        return pa.array([fitting(value, declared) for value in values], declared)
+    if len({type(value) for value in values} - {type(None)}) <= 1:
+        with suppress(pa.ArrowException, OverflowError, UnicodeError):
+            column = pa.array(values)
+            if not pa.types.is_decimal(column.type) and not pa.types.is_nested(column.type):
+                return column
+    return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, float):
+        value = repr(float(value)).removesuffix(".0")  # as `try_cast` writes it
+    return str(value).encode("utf-8", "replace").decode()
+
+
 def as_table(frame: Any, source: SourceDef, schema: pa.Schema) -> pa.Table:
     """The source's columns; values of another type than their column's become nulls."""
+    if isinstance(frame, dict):
+        declared = {field.name.lower(): field.type for field in schema}
+        frame = {
+            name: _column(values, declared[name.lower()]) if name.lower() in declared else values
+            for name, values in frame.items()
+        }
     table = arrow_table(frame)
     known = {name.lower() for name in table.column_names}
     missing = [name for name in schema.names if name.lower() not in known]

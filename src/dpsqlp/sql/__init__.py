@@ -1,6 +1,6 @@
 """SQL: text to validated queries, plans and explanations."""
 
-from dpsqlp.sql.compile import Script, compile_script, parse
+from dpsqlp.sql.compile import Script, compile_script, parse, read_file
 from dpsqlp.sql.database import connect
 from dpsqlp.sql.explain import explain, explain_text, explain_total, total, unit_text
 from dpsqlp.sql.plan import make_plan, standard_deviations
@@ -34,6 +34,7 @@ __all__ = [
     "explain_total",
     "make_plan",
     "parse",
+    "read_file",
     "standard_deviations",
     "total",
     "unit_text",

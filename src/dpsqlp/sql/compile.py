@@ -7,12 +7,15 @@ compile_script  text -> Program (names, types, windows, options, noise processes
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
 
+from dpsqlp.errors import PlanError
 from dpsqlp.sql import sink
 from dpsqlp.sql.database import Binder, DatabaseError, freeze, is_type, read_public
 from dpsqlp.sql.dialect import CreatePublicTable, CreateSink, CreateSource, parse_statements
@@ -22,6 +25,8 @@ from dpsqlp.sql.query import Program, PublicTable, SinkDef, SourceDef
 from dpsqlp.sql.scope import sql
 
 _RESERVED = ("released",)
+_NAME_MAX = 200  # bytes of a sink's name
+T = TypeVar("T")
 # Types for which DuckDB's TRY_CAST and json_transform raise.
 _UNREADABLE = re.compile(
     r"\b(BIT|BITSTRING|BIGNUM|VARINT)\b|\bMAP\s*\((?!\s*(TEXT|VARCHAR|STRING)\b)", re.I
@@ -38,10 +43,21 @@ class Script:
     sinks: tuple[CreateSink, ...]
 
 
+def read_file(file: Path) -> str:
+    """The text of a script."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        problem = f"{error.strerror or error}. Check the path."
+    except UnicodeDecodeError:
+        problem = "it is not UTF-8. Save it as UTF-8."
+    raise PlanError(f"The file {file} cannot be read: {problem}")
+
+
 def parse(text: str) -> Script:
     """The statements of a script; SqlError where one cannot be read or is not one of ours."""
     place = Text(text)
-    statements = parse_statements(text)
+    statements = _not_too_deep(place, lambda: parse_statements(text))
     for statement in statements:
         if not isinstance(statement, CreateSource | CreatePublicTable | CreateSink):
             raise place.refuse(
@@ -82,10 +98,27 @@ def compile_script(
     )
     compiled = []
     for statement in script.sinks:
-        query = sink.compile_query(place, statement.expression, sources, public, binder)
+        query = _not_too_deep(
+            place,
+            lambda query=statement.expression: sink.compile_query(  # type: ignore[misc]
+                place, query, sources, public, binder
+            ),
+        )
         options = read_options(place, statement, "sink")
         compiled.append(SinkDef(statement.name, options, query))
     return Program(sources, public, tuple(compiled))
+
+
+def _not_too_deep(place: Text, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except RecursionError:
+        raise place.error(
+            "An expression of this script is nested too deeply",
+            "Use fewer parentheses and shorter chains of operators; IN (...) takes long lists.",
+            0,
+            0,
+        ) from None
 
 
 def _check_names(script: Script, tables: Mapping[str, pa.Table]) -> None:
@@ -105,6 +138,19 @@ def _check_names(script: Script, tables: Mapping[str, pa.Table]) -> None:
         relations.add(name)
     sinks: set[str] = set()
     for statement in script.sinks:
+        name = statement.name
+        if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > _NAME_MAX:
+            raise script.text.refuse(
+                statement.this,
+                "A sink's name is also that of the folder of its state, which this cannot be",
+                f"Choose a name without slashes, of 1 to {_NAME_MAX} bytes, not . or .. alone.",
+            )
+        if name.endswith(".releases"):
+            raise script.text.refuse(
+                statement.this,
+                "Names that end in .releases are those of folders for the page to watch",
+                "Choose another name.",
+            )
         if statement.name.lower() in sinks:
             raise script.text.refuse(
                 statement.this,

@@ -154,6 +154,13 @@ def read_timestamp(
             )
         return None
     expressions.check(node)
+    if options.period_us is not None and scope.origins(node) != frozenset([STREAM]):
+        raise text.refuse(
+            node,
+            "The period of a unit comes from the row's own timestamp; this one comes from a join or"
+            " UNNEST, which may put one row into many periods",
+            "Take the timestamp from a column of the source, or leave privacy_unit_period out.",
+        )
     (kind,) = expressions.types(scope, [safe(node)], node)
     if not kind.startswith(("TIMESTAMP", "DATE")):
         raise text.refuse(

@@ -13,11 +13,12 @@ from dpsqlp.sql.query import PublicTable, SourceDef
 def normal_form(select: exp.Select, source: SourceDef, tables: Sequence[PublicTable]) -> str:
     """What is computed: the source's columns, public data by digest, the query, when it is emitted.
 
-    Where records come from and where releases go is left out: it shapes neither.
+    Where records come from and where releases go is left out: it shapes neither. Letter case stays:
+    fields of JSON, and of lines of it, are other ones in other letters.
     """
-    columns = ", ".join(f"{name.lower()} {kind}" for name, kind in source.columns)
-    lines = [f"source {source.name.lower()} ({columns})"]
-    lines += [f"public table {table.name.lower()} {table.digest}" for table in tables]
+    columns = ", ".join(f"{name} {kind}" for name, kind in source.columns)
+    lines = [f"source {source.name} ({columns})"]
+    lines += [f"public table {table.name} {table.digest}" for table in tables]
     lines.append(_text(select))
     emit = select.args["emit"]
     assert isinstance(emit, EmitClause)
@@ -27,14 +28,16 @@ def normal_form(select: exp.Select, source: SourceDef, tables: Sequence[PublicTa
 
 
 def same(left: exp.Expr, right: exp.Expr) -> bool:
-    """Whether two expressions are the same up to formatting."""
-    return _text(left) == _text(right)
+    """Whether two expressions are the same up to formatting and the case of columns' names."""
+    return _text(left, fold=True) == _text(right, fold=True)
 
 
-def _text(node: exp.Expr) -> str:
+def _text(node: exp.Expr, *, fold: bool = False) -> str:
     node = node.copy()
     for identifier in node.find_all(exp.Identifier):
-        identifier.set("this", identifier.name.lower())
+        of = identifier.parent
+        if fold and isinstance(of, exp.Column) and not of.table:  # else it may be a field
+            identifier.set("this", identifier.name.lower())
         identifier.set("quoted", True)
     for clause in node.find_all(PrivacyClause):
         clause.set("expressions", sorted(clause.expressions, key=lambda option: option.name))

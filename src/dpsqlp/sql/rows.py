@@ -23,7 +23,7 @@ from dpsqlp.sql.expressions import PUBLIC_WAY_OUT, ROW_WISE, Expressions
 from dpsqlp.sql.joins import check_join, refused_relation
 from dpsqlp.sql.place import Text
 from dpsqlp.sql.query import PublicTable, SourceDef
-from dpsqlp.sql.scope import PUBLIC, STREAM, UNNEST, Relation, Scope, safe, sql
+from dpsqlp.sql.scope import PUBLIC, STREAM, UNKNOWN, UNNEST, Relation, Scope, safe, sql
 
 _SELECT_ARGS = {"expressions", "from_", "joins", "where", "with_"}
 _REFUSED_ARGS = {
@@ -98,9 +98,9 @@ class RowPart:
             )
         for cte in with_.expressions:
             query, relation = self._query(cte.this)
-            self._bind(query, cte)
+            found = self._bind(query, cte)
             name = cte.alias.lower()
-            relation = self._renamed(relation, name, cte.args["alias"])
+            relation = self._renamed(relation, name, cte.args["alias"], found)
             rewritten = exp.CTE(this=query, alias=cte.args["alias"].copy())
             self.ctes[name] = (rewritten, relation)
 
@@ -196,7 +196,7 @@ class RowPart:
             rewritten = safe(inner)
         name = node.alias_or_name
         if name:
-            columns[name.lower()] = origin
+            columns[name.lower()] = columns.get(name.lower(), frozenset()) | origin
             rewritten = exp.alias_(rewritten, exp.to_identifier(name, quoted=True), copy=False)
         projections.append(rewritten)
 
@@ -227,8 +227,8 @@ class RowPart:
             return node.copy(), Relation(node.alias.lower(), columns, False)
         if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query) and not extra:
             query, relation = self._query(node.this)
-            self._bind(query, node)
-            renamed = self._renamed(relation, node.alias.lower(), alias)
+            found = self._bind(query, node)
+            renamed = self._renamed(relation, node.alias.lower(), alias, found)
             return exp.Subquery(this=query, alias=alias.copy() if alias else None), renamed
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not extra:
             relation = self._named(node)
@@ -259,15 +259,23 @@ class RowPart:
             " with CREATE PUBLIC TABLE name AS SELECT * FROM 'file.csv'.",
         )
 
-    def _renamed(self, relation: Relation, name: str, alias: exp.Expr | None) -> Relation:
-        columns = relation.columns
+    def _renamed(
+        self,
+        relation: Relation,
+        name: str,
+        alias: exp.Expr | None,
+        found: Sequence[tuple[str, str]] | None = None,
+    ) -> Relation:
+        """The relation under a name. `found` are its columns as DuckDB has them, in their order:
+        a column without a name of its own has a place too. Of one name, all are meant.
+        """
+        given = [column.lower() for column, _ in found] if found else list(relation.columns)
         names = [c.name.lower() for c in alias.columns] if isinstance(alias, exp.TableAlias) else []
-        if names:
-            pairs = list(columns.items())
-            columns = dict(
-                [(new, origin) for new, (_, origin) in zip(names, pairs, strict=False)]
-                + pairs[len(names) :]
-            )
+        columns: dict[str, frozenset[str]] = {}
+        for place, column in enumerate(given):
+            new = names[place] if place < len(names) else column
+            origin = relation.columns.get(column, frozenset([UNKNOWN]))
+            columns[new] = columns.get(new, frozenset()) | origin
         return Relation(name, columns, relation.stream)
 
     def _join(self, join: exp.Join, scope: Scope) -> None:

@@ -184,7 +184,15 @@ class Journal:
     def commit(self, changes: Changes, release: bytes, position: Any, each: Each = map) -> None:
         """Make a trigger true: deltas and release, then the manifest. Nothing is sent before."""
         before = self.manifest.files()
-        file = self._shards.write(f"releases/{changes.trigger}.arrow", [release])  # beside threads
+        name = f"releases/{changes.trigger}.arrow"
+        known = self.storage.get(name)  # of an attempt that may have been published
+        if known not in (None, release):
+            raise StateError(
+                f"Trigger {changes.trigger} has run before, and its records have changed since."
+                " Nothing was released: the same noise on other records would show the difference."
+                " Bring back the records, or the state with its manifest.json, as they were."
+            )
+        file = self._shards.write(name, [release])  # beside threads
         self.manifest = replace(
             self.manifest,
             trigger=changes.trigger,

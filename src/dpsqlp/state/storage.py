@@ -67,6 +67,9 @@ class Disk(Protocol):
         """Hold an exclusive lock, or raise BlockingIOError."""
 
 
+Holder = tuple[int, int, int]  # a process, and the device and number of a file
+
+
 class LocalStorage:
     """A folder: write, fsync, rename, fsync the folder."""
 
@@ -75,9 +78,16 @@ class LocalStorage:
         self.root = root
         self._disk = disk or LocalDisk()
         self._suffix = f".{new_name()}{TEMPORARY}" if shared else TEMPORARY
+        self._held: Holder | None = None
 
     def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
+        if self._held is not None and self._holder() != self._held:
+            raise StateError(
+                f"The lock of the state in {self.root} is not this process's any more: the folder"
+                " was moved, its lock deleted, or the process forked. Nothing was written. Open the"
+                " pipeline again, in one process."
+            )
         target = self.root / name
         temporary = target.with_name(target.name + self._suffix)
         try:
@@ -104,6 +114,16 @@ class LocalStorage:
         """Remove an object; nothing happens if there is none."""
         self._disk.remove(self.root / name)
 
+    def _holder(self) -> Holder | None:
+        """Who holds the lock's file. A fork has it too; in a folder that was moved, or where it was
+        deleted, there is another.
+        """
+        try:
+            lock = (self.root / "lock").stat()
+        except FileNotFoundError:
+            return None
+        return os.getpid(), lock.st_dev, lock.st_ino
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep out a second writer while the context lasts."""
@@ -115,7 +135,11 @@ class LocalStorage:
                     f"Another process is running on the state in {self.root}. One writer at a time:"
                     " stop that one first."
                 ) from error
-            yield
+            self._held = self._holder()
+            try:
+                yield
+            finally:
+                self._held = None
 
 
 class LocalDisk:
