@@ -338,3 +338,42 @@ def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(tmp_path: Path) -> None
 
 def complete(folder: Path) -> list[Path]:
     return sorted((folder / "out").glob("*.parquet"))
+
+
+@pytest.mark.parametrize("command", ["run", "explain"])
+def test_a_script_that_is_no_utf8_is_refused_and_a_mark_is_passed_over(
+    command: str, script: Path
+) -> None:
+    text = script.read_bytes()
+    script.write_bytes(b"-- gr\xf6\xdfe\n" + text)
+    answer = call(command, script)
+    assert (answer.exit_code, answer.exception.__class__) == (1, SystemExit)
+    assert "not UTF-8. Save it as UTF-8" in answer.output
+    script.write_bytes(b"\xef\xbb\xbf" + text)
+    assert call(command, script).exit_code == 0
+
+
+def test_an_expression_that_is_nested_too_deeply_is_refused(script: Path) -> None:
+    deep = "(" * 300 + "1" + ")" * 300
+    script.write_text(SCRIPT.replace("GROUP BY", f"WHERE {deep} = 1 GROUP BY", 1))
+    answer = call("explain", script)
+    assert (answer.exit_code, answer.exception.__class__) == (1, SystemExit)
+    assert "nested too deeply" in answer.output
+
+
+@pytest.mark.parametrize(
+    ("option", "needed"),
+    [
+        (["--master", "local"], "--engine spark"),
+        (["--shards", "4"], "--engine spark"),
+        (["--port", "8000"], "--dashboard"),
+        (["--operator-metrics"], "--dashboard"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    option: list[str], needed: str, script: Path
+) -> None:
+    answer = call("run", script, *option)
+    assert answer.exit_code == 2
+    assert f"{option[0]} goes with {needed}" in " ".join(answer.output.split())
+    assert not script.with_suffix(".state").exists()

@@ -75,10 +75,11 @@ def test_a_run_that_is_killed_takes_the_page_with_it(tmp_path: Path) -> None:
     until(lambda: not reachable(address))
 
 
-def test_serve_says_where_and_ends_at_a_signal(ran: Path) -> None:
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)):
+def test_serve_says_where_and_ends_at_a_signal(ran: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         command = [*COMMAND, "serve", str(ran / "state"), "--port", "0"]
-        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert server.stderr is not None
         found = re.search(r"http://\S+", server.stderr.readline())
         assert found is not None
@@ -89,6 +90,7 @@ def test_serve_says_where_and_ends_at_a_signal(ran: Path) -> None:
             assert raw.recv(100).startswith((b"HTTP/1.1 400", b"HTTP/1.1 431"))
         server.send_signal(number)
         assert server.wait(20) == code
+        assert list(tmp_path.iterdir()) == []  # copies of releases
         assert "Traceback" not in server.stderr.read()
         server.stderr.close()
 

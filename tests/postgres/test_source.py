@@ -450,6 +450,16 @@ def test_a_sequence_that_went_back_is_refused(server: Cluster, source: PostgresS
     assert reader.step() == [("c", 1)]
 
 
+def test_a_table_made_anew_after_a_range_was_taken_is_not_read(
+    server: Cluster, source: Any
+) -> None:
+    server.run("INSERT INTO e (u, x) VALUES ('a', 1), ('b', 1)")
+    records = source.take(source.begin(), 1, None)
+    server.run("DROP TABLE e; " + TABLE + "; INSERT INTO e (u, x) VALUES ('c', 1)")
+    with pytest.raises(SourceError, match="made anew"):
+        rows(source, records)
+
+
 def test_the_position_of_another_source_is_refused(server: Cluster, source: Any) -> None:
     """A column's values mean nothing for another column, nor do the names of files."""
     for position in ({"taken": []}, None, {**source.begin(), "column": "x"}):

@@ -208,6 +208,12 @@ def test_one_value_does_not_change_the_others(
     assert mixed == [alone[0], text, alone[0]]
 
 
+def test_decimals_keep_their_own_digits(tmp_path: Path) -> None:
+    """Arrow would give all of them as many as the longest has."""
+    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    assert units(source, [Decimal("7"), Decimal("1.25")]) == ["7", "1.25"]
+
+
 def test_a_number_is_the_same_text_whatever_its_columns_type(tmp_path: Path) -> None:
     """One null makes pandas' integers floats."""
     source = PushedSource(SOURCE, LocalStorage(tmp_path))

@@ -94,8 +94,9 @@ def run(
         ),
     ] = None,
     shards: Annotated[
-        int, typer.Option(min=1, help="With Spark: shards of a new state, for good.")
-    ] = 8,
+        int | None,
+        typer.Option(min=1, help="With Spark: shards of a new state, for good.  [default: 8]"),
+    ] = None,
     metrics: Annotated[
         bool,
         typer.Option(
@@ -129,6 +130,14 @@ def run(
     from dpsqlp.cli.running import run_script
 
     said = JsonLog() if log == "json" else Sentences()
+    for alone, option, needed in (
+        (master is not None and engine != "spark", "--master", "--engine spark"),
+        (shards is not None and engine != "spark", "--shards", "--engine spark"),
+        (port is not None and not dashboard, "--port", "--dashboard"),
+        (operator_metrics and not dashboard, "--operator-metrics", "--dashboard"),
+    ):
+        if alone:
+            raise typer.BadParameter(f"{option} goes with {needed}.")
     with refusals(said):
         code = run_script(
             file,
@@ -139,7 +148,7 @@ def run(
             metrics=metrics,
             on_spark=engine == "spark",
             master=master,
-            shards=shards,
+            shards=shards or 8,
             dashboard=dashboard,
             port=port,
             operator_metrics=operator_metrics,

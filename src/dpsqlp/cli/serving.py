@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -24,8 +25,9 @@ def serve_page(
     names: tuple[str, ...],
     operator: bool,
 ) -> None:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C, or until a service manager ends it: what was copied is removed."""
     check_installed()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if token is None:  # the command line takes a variable that is set but empty for none
         token = os.environ.get(TOKEN_VARIABLE)
     settings = Settings(str(path.resolve()), host, port, token, names, operator)

@@ -140,6 +140,7 @@ def _number(text: Text, node: exp.Expr | None, clause: str) -> int | None:
     if node is None:
         return None
     value = node.expression
-    if not (isinstance(value, exp.Literal) and value.is_int):
+    more = [part for name, part in node.args.items() if part and name not in ("this", "expression")]
+    if more or not (isinstance(value, exp.Literal) and value.is_int):
         raise text.refuse(node, f"{clause} is a whole number", f"Write {clause} 10 or so.")
     return int(value.name)
