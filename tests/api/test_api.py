@@ -225,3 +225,21 @@ def test_public_tables_come_from_python(tmp_path: Path) -> None:
     with dpsqlp.open(joined, state=tmp_path / "state", tables={"known": known}) as stream:
         stream.feed(views(1))
         assert list(counts(stream.trigger())) == ["/home"]
+
+
+def test_one_thread_at_a_time_runs_triggers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dpsqlp.open(SQL, state=tmp_path / "state") as stream:
+        stream.feed(views(1))
+        step, refused = stream._engine.step, []
+
+        def meanwhile() -> Any:
+            with pytest.raises(TriggerError, match="Another thread"):
+                stream.trigger()
+            refused.append(True)
+            return step()
+
+        monkeypatch.setattr(stream._engine, "step", meanwhile)
+        assert "/home" in counts(stream.trigger())
+        assert refused

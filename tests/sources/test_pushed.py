@@ -227,3 +227,13 @@ def test_a_number_is_the_same_text_whatever_its_columns_type(tmp_path: Path) -> 
     assert units(source, pd.Series([7, None, 0.5])) == ["7", None, "0.5"]
     floats = [x * 10.0**n for n in range(-320, 309, 7) for x in (1.0, -1.7, 9.99)]
     assert units(source, floats) == units(source, [*floats, "x"])[:-1]
+
+
+def test_json_is_json(tmp_path: Path) -> None:
+    """Arrow hands it over as text, of which `[1]` is a letter."""
+    source = PushedSource(SourceDef("s", (("j", "JSON"),), {}), LocalStorage(tmp_path))
+    source.push({"j": ["[10, 20]", '{"Page": 1}', "no json", None]})
+    with connect() as database:
+        source.read(source.take(None, 1, None), database)
+        found = database.sql("SELECT CAST(j[1] AS TEXT), CAST(j.Page AS TEXT) FROM s").fetchall()
+    assert found == [("20", None), (None, "1"), (None, None), (None, None)]

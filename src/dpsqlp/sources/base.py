@@ -124,6 +124,20 @@ def try_cast(columns: Sequence[tuple[str, str]], value: Callable[[str], str]) ->
     return ", ".join(listed)
 
 
+def show(database: duckdb.DuckDBPyConnection, source: SourceDef, table: pa.Table) -> None:
+    """Make records a relation of the source's name, with its types: Arrow has none for JSON."""
+    if not any("JSON" in kind.upper() for _, kind in source.columns):
+        database.register(source.name, table)
+        return
+    stored = f"{source.name} as read"
+    database.register(stored, table)
+    casts = [f"TRY_CAST({quoted(n)} AS {kind}) AS {quoted(n)}" for n, kind in source.columns]
+    database.execute(
+        f"CREATE OR REPLACE TEMP VIEW {quoted(source.name)} AS SELECT {', '.join(casts)}"
+        f" FROM {quoted(stored)}"
+    )
+
+
 def fitting(value: Any, kind: pa.DataType) -> Any:
     """A value, or none if its type cannot have it; the values beside it do not matter."""
     try:

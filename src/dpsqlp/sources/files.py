@@ -70,6 +70,11 @@ class FileSource(Source):
 
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """New files, or the event-time span of the files there were at the first trigger."""
+        if not isinstance(position, dict) or not position.keys() & {"files", "taken"}:
+            raise SourceError(
+                "The state stands at a position that is not one of files. Give the source the"
+                " connector it had, or begin a new pipeline, which spends again."
+            )
         if span is not None:
             files = position["files"] if "files" in position else self._fixed()
             return {"files": files, "span": list(span)}

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from dpsqlp.clients.kafka import Kafka, Producer, Reader, Topic
 from dpsqlp.errors import PlanError, SourceError, UnavailableError
-from dpsqlp.sources.base import Source, check_size, declared_schema, json_columns
+from dpsqlp.sources.base import Source, check_size, declared_schema, json_columns, show
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import OptionValue, SourceDef
 from dpsqlp.state.storage import LocalStorage
@@ -83,7 +83,7 @@ class KafkaSource(Source):
         tables = [self._schema.empty_table()]
         if records is not None:
             tables += self._tables(records)
-        database.register(self._source.name, pa.concat_tables(tables))
+        show(database, self._source, pa.concat_tables(tables))
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -21,6 +21,7 @@ from dpsqlp.sources.base import (
     fitting,
     json_columns,
     quoted,
+    show,
     spool,
     try_cast,
 )
@@ -77,7 +78,7 @@ class PushedSource(Source):
                     " again. Restore the state folder as it was."
                 )
             table = self._parse(data)
-        database.register(self._source.name, table)
+        show(database, self._source, table)
 
     def forget(self, records: Any) -> None:
         """The spool has been read for good."""
