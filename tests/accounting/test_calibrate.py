@@ -99,7 +99,7 @@ SETTINGS = [
         release,
         private_keys,
     ), share in itertools.product(
-        [(0.05, 1e-9), (0.5, 1e-30), (6.0, 1e-9), (50.0, 1e-5)],
+        [(0.05, 1e-9), (0.5, 1e-24), (6.0, 1e-9), (50.0, 1e-5)],
         [Caps(1, 1, 1), Caps(32, 5, 7)],
         [("tree", 1), ("tree", 128), ("blt", 150)],
         [[COUNT], [DISTINCT], [COUNT, SUM, DISTINCT, SIGNED, VALUES]],
@@ -442,6 +442,7 @@ def test_the_shopping_thresholds(epsilon: float, mean: float) -> None:
         ({"epsilon": "6"}, "epsilon"),
         ({"epsilon": True}, "epsilon"),
         ({"delta": 0.0}, "delta"),
+        ({"delta": 9e-25}, "delta"),
         ({"delta": 1.0}, "delta"),
         ({"delta": math.nan}, "delta"),
         ({"caps": Caps(0, 1, 1)}, "caps.records "),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -377,3 +378,26 @@ def test_an_option_that_would_do_nothing_is_refused(
     assert answer.exit_code == 2
     assert f"{option[0]} goes with {needed}" in " ".join(answer.output.split())
     assert not script.with_suffix(".state").exists()
+
+
+def test_a_folder_is_no_secret(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    answer = call("run", script, "--secret", tmp_path / "folder")
+    assert answer.exit_code == 1
+    assert "is a folder. Give --secret a file" in " ".join(answer.output.split())
+
+
+def test_a_pipe_that_nobody_reads_is_said_so(tmp_path: Path) -> None:
+    """And the last release comes again, to whoever reads then."""
+    write_events(tmp_path, [])
+    file = tmp_path / "views.sql"
+    file.write_text(re.sub(r"connector = 'parquet', path = '\w+'", "connector = 'stdout'", SCRIPT))
+    command = [*COMMAND, "run", str(file)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    ran = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (1, False)
+    assert "Nobody reads standard output any more" in ran.stderr
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout.splitlines()[0])["url"] == "/home"

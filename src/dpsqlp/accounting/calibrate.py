@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # importing the mechanisms would load numba
     from dpsqlp.mechanisms.base import Mechanism
 
 _LARGEST_EPSILON = 1000
+_SMALLEST_DELTA = 1e-24  # draws are of 128 bits: below some 1e-30 their grid would show
 _LARGEST_VALUE = 2.0**22  # quanta per record: a total wraps only after 2^40 records
 _LARGEST_PATH = 2.0**53  # quanta of noise: 9 deviations stay inside int64
 
@@ -153,9 +154,11 @@ def check_budget(epsilon: float, delta: float) -> None:
             epsilon,
             "Typical is 0.1 to 10; far above that nothing is promised.",
         )
-    if not (_is_number(delta) and 0 < delta < 1):
+    if not (_is_number(delta) and _SMALLEST_DELTA <= delta < 1):
         _refuse(
-            "delta must be above 0 and below 1", delta, "Take far less than one over the units."
+            f"delta must be at least {_SMALLEST_DELTA} and below 1",
+            delta,
+            "Take far less than one over the units.",
         )
 
 

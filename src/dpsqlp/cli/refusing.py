@@ -28,6 +28,9 @@ def refusals(log: Log | None = None) -> Iterator[None]:
     except DpsqlpError as error:
         log.say("refused", str(error))
         raise typer.Exit(REFUSED) from None
+    except BrokenPipeError:
+        log.say("refused", "Nobody reads standard output any more. The same command goes on.")
+        raise typer.Exit(REFUSED) from None
     except OSError as error:
         log.say("refused", f"{error.filename or 'A file'}: {error.strerror or error}.")
         raise typer.Exit(REFUSED) from None

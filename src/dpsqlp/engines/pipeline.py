@@ -89,6 +89,8 @@ def load_secret(path: Path, storage_is_new: bool) -> bytes:
     """The secret from the environment or its file; made, for a new state, if there is none."""
     text = os.environ.get(SECRET_VARIABLE)
     if text is None and path.exists():
+        if path.is_dir():
+            raise SecretError(f"The secret {path} is a folder. Give --secret a file.")
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise SecretError(f"The secret {path} can be read by others. Run: chmod 600 {path}")
         text = path.read_text()
