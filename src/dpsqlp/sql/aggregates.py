@@ -228,6 +228,8 @@ class Aggregates:
                 f"{kind} has no bounds, so one row could move it by any amount",
                 way_out,
             )
+        if len(named) > 1:
+            raise self.text.refuse(named[1], f"{_BOUNDS} is given twice", "Leave one out.")
         pair = named[0].expression
         numbers = pair.expressions if isinstance(pair, exp.Tuple) else []
         bounds = [value for value in map(_number, numbers) if value is not None]
