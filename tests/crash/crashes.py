@@ -101,8 +101,8 @@ def copied(pipeline: Path, name: str) -> Path:
 
 
 def outputs(folder: Path) -> dict[str, bytes]:
-    """Every file in the sink's folder."""
-    return {path.name: path.read_bytes() for path in sorted((folder / "out").iterdir())}
+    """Every release in the sink's folder."""
+    return {path.name: path.read_bytes() for path in sorted((folder / "out").glob("trigger-*"))}
 
 
 def steps(folder: Path) -> list[str]:

@@ -373,6 +373,7 @@ def test_releases_of_two_pipelines_are_not_mixed(tmp_path: Path) -> None:
     write_events(tmp_path)
     state = replay(tmp_path, triggers=1)
     shutil.rmtree(state / "popular")
+    shutil.rmtree(tmp_path / "out")
     with pytest.raises(StateError, match="another pipeline"):
         replay(tmp_path, triggers=1)
 
