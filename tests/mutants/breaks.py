@@ -1341,8 +1341,8 @@ WAYS_AROUND = [
         "a column's type is that of all its values",
         "2: a record's unit depends on that record alone",
         "sources/pushed.py",
-        "    if isinstance(frame, dict):\n        declared",
-        "    if False:\n        declared",
+        "    if not isinstance(frame, dict):\n        return _cast",
+        "    if True:\n        return _cast",
         "sources/test_pushed.py::test_decimals_keep_their_own_digits",
     ),
     Break(

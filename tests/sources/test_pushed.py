@@ -6,6 +6,7 @@ import io
 import json
 import os
 import time
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from dpsqlp.errors import SourceError, StateError
-from dpsqlp.sources.base import sweep_spools
-from dpsqlp.sources.pushed import PushedSource, StandardInput
+from dpsqlp.sources.base import declared_schema, sweep_spools
+from dpsqlp.sources.pushed import PushedSource, StandardInput, as_table
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
@@ -206,6 +207,23 @@ def test_one_value_does_not_change_the_others(
     alone = units(source, [one, one])
     mixed = units(source, [one, other, one])
     assert mixed == [alone[0], text, alone[0]]
+
+
+@pytest.mark.parametrize("kind", ["VARCHAR", "BIGINT", "BOOLEAN", "TIMESTAMP", "DOUBLE"])
+@pytest.mark.parametrize("other", ["x", b"\x00", 2**70, 0.5, Decimal("1.25"), True, 3])
+def test_a_cast_depends_on_its_value_alone(kind: str, other: Any) -> None:
+    source = SourceDef("s", (("u", kind),), {})
+    moment = datetime(2024, 1, 1, 0, 0, 0, 500_000)
+    ones = [True, 2.5, 7, "7", b"\x00a", moment, moment.replace(tzinfo=UTC), np.float32(7)]
+
+    def read_as(values: list[Any]) -> list[Any]:
+        column: list[Any] = as_table({"u": values}, source, declared_schema(source))[
+            "u"
+        ].to_pylist()
+        return column
+
+    for one in ones:
+        assert read_as([one, other])[0] == read_as([one])[0]
 
 
 def test_decimals_keep_their_own_digits(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import (
@@ -158,44 +159,35 @@ def arrow_table(frame: Any) -> pa.Table:
         ) from None
 
 
-def _column(values: Any, declared: pa.DataType) -> Any:
-    """A column as Arrow has it, each value by itself: what stands beside it does not matter.
-
-    Values of one plain type are what they are. Of several, or of one that Arrow would fit to all of
-    them, they are texts, which are cast one by one.
-    """
-    if getattr(getattr(values, "dtype", None), "kind", None) == "O":
-        values = values.tolist()
-    if not isinstance(values, list | tuple):
-        return values
-    values = [None if type(value).__name__ in _MISSING else value for value in values]
-    if pa.types.is_nested(declared):
-        return pa.array([fitting(value, declared) for value in values], declared)
-    if len({type(value) for value in values} - {type(None)}) <= 1:
-        with suppress(pa.ArrowException, OverflowError, UnicodeError):
-            column = pa.array(values)
-            if not pa.types.is_decimal(column.type) and not pa.types.is_nested(column.type):
-                return column
-    return pa.array([None if value is None else _text(value) for value in values], pa.string())
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, float):
-        value = repr(float(value)).removesuffix(".0")  # as `try_cast` writes it
-    return str(value).encode("utf-8", "replace").decode()
-
-
 def as_table(frame: Any, source: SourceDef, schema: pa.Schema) -> pa.Table:
-    """The source's columns; values of another type than their column's become nulls."""
-    if isinstance(frame, dict):
-        declared = {field.name.lower(): field.type for field in schema}
-        frame = {
-            name: _column(values, declared[name.lower()]) if name.lower() in declared else values
-            for name, values in frame.items()
-        }
-    table = arrow_table(frame)
+    """The source's columns; values of another type than their column's become nulls.
+
+    A dictionary's values are cast with those of their own type alone, in as many layers as one
+    column has types: what stands beside a value does not matter.
+    """
+    if not isinstance(frame, dict):
+        return _cast(arrow_table(frame), source, schema)
+    declared = {field.name.lower(): field.type for field in schema}
+    parts = {name: _parts(values, declared.get(name.lower())) for name, values in frame.items()}
+    layers = [
+        _cast(
+            arrow_table({n: part[min(depth, len(part) - 1)] for n, part in parts.items()}),
+            source,
+            schema,
+        )
+        for depth in range(max(map(len, parts.values()), default=1))
+    ]
+    several = {name.lower() for name, part in parts.items() if len(part) > 1}
+    columns = [
+        pc.coalesce(*(layer.column(name) for layer in layers))
+        if name.lower() in several
+        else layers[0].column(name)
+        for name in schema.names
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _cast(table: pa.Table, source: SourceDef, schema: pa.Schema) -> pa.Table:
     known = {name.lower() for name in table.column_names}
     missing = [name for name in schema.names if name.lower() not in known]
     if missing:
@@ -205,3 +197,36 @@ def as_table(frame: Any, source: SourceDef, schema: pa.Schema) -> pa.Table:
         database.register("frame", table)
         query = f"SELECT {try_cast(source.columns, quoted)} FROM frame"
         return database.sql(query).to_arrow_table().cast(schema)
+
+
+def _parts(values: Any, declared: pa.DataType | None) -> list[Any]:
+    """A column, once for each type that its values have, null where they have another."""
+    if getattr(getattr(values, "dtype", None), "kind", None) == "O":
+        values = values.tolist()
+    if declared is None or not isinstance(values, list | tuple):
+        return [values]
+    if pa.types.is_nested(declared):
+        return [pa.array([fitting(value, declared) for value in values], declared)]
+    kinds = [_kind(value) for value in values]
+    return [
+        _alike([v if kind == one else None for v, kind in zip(values, kinds, strict=True)])
+        for one in dict.fromkeys(kind for kind in kinds if kind is not None)
+    ] or [pa.nulls(len(values))]
+
+
+def _kind(value: Any) -> Any:
+    """What Arrow would not fit to values of another kind."""
+    if value is None or type(value).__name__ in _MISSING:
+        return None
+    large = isinstance(value, int) and value.bit_length() > 63
+    return type(value), large, getattr(value, "tzinfo", None) is None
+
+
+def _alike(values: list[Any]) -> pa.Array:
+    """Values of one kind; texts where Arrow has no type for it, or one that depends on them all."""
+    with suppress(pa.ArrowException, OverflowError, UnicodeError):
+        column = pa.array(values)
+        if not pa.types.is_decimal(column.type) and not pa.types.is_nested(column.type):
+            return column
+    texts = (None if v is None else str(v).encode("utf-8", "replace").decode() for v in values)
+    return pa.array(list(texts), pa.string())
