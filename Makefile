@@ -78,7 +78,7 @@ bench: $(STAMP) services ## Speed of the core, the whole pipeline and the connec
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/topics.py
-	$(BIN)/python benchmarks/postgres.py
+	$(BIN)/python benchmarks/database.py
 
 bench-spark: $(STAMP) services ## The Spark engine beside Spark's own non-private streaming count
 	$(BIN)/python benchmarks/spark.py

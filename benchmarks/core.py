@@ -132,7 +132,8 @@ def bench_bound(units: int, batches: int, records: int) -> None:
     def run(numbers: np.ndarray, keys: np.ndarray, trigger: int) -> None:
         nonlocal kept
         arrived = pipeline.admit(batch(numbers, keys), trigger)
-        kept += len(bound(pipeline.plan, table, arrived, np.arange(len(arrived))).kept)
+        members, settled = np.arange(len(arrived)), np.zeros(len(arrived), np.bool_)
+        kept += len(bound(pipeline.plan, table, arrived, members, settled).kept)
 
     for begin in range(0, units, per_fill):
         numbers = np.arange(begin, min(begin + per_fill, units))

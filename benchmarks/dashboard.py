@@ -3,8 +3,8 @@
     first_view   from the address to the first rows in Chromium, the server just started; then the
                  JavaScript heap after every view was opened and pages were turned
     api          milliseconds of an answer, never asked before and asked again
-    trigger      seconds of a trigger of a pipeline that replays a day as fast as it goes: by
-                 itself, with the page beside it, and with 100 requests per second
+    trigger      seconds of a trigger of a pipeline that replays a day as fast as it goes, with the
+                 page beside it to by itself: without requests, and with 100 per second
 
 One JSON object per line.
 """
@@ -19,6 +19,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,11 +30,15 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pipeline import SECONDS, SQL
+from pipeline import SECONDS, SQL, TRIGGERS
+
+if TYPE_CHECKING:
+    from dpsqlp.dashboard.watching import Watching
+    from dpsqlp.engines.engine import Engine
 
 SCRIPT = """
 CREATE SOURCE s (user_id BIGINT, url TEXT, ts TIMESTAMP)
@@ -46,6 +51,7 @@ EMIT EVERY INTERVAL 864 SECONDS ON EVENT TIME FROM TIMESTAMP '2024-01-01' TO TIM
 """
 DAY_US = 1_704_067_200_000_000  # 2024-01-01
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+BLOCK = 25  # triggers, some seconds: the page looks for news every two
 VIEWS = {"windows": "table.beside tbody tr", "promise": ".chart canvas", "health": "dl"}
 
 
@@ -165,7 +171,7 @@ def bench_api(state: Path) -> None:
         say(benchmark="api", asked="keys, of a new release", first_ms=begun)
 
 
-def load(address: str, rate: int, ended: Any, counted: Any) -> None:
+def load(address: str, rate: int, asking: Any, ended: Any, counted: Any) -> None:
     """As many people as requests per second who watch: each asks whether there is news, and for
     a page, a search or a key when there is. In a process of its own, and nice: they sit elsewhere.
     """
@@ -183,10 +189,14 @@ def load(address: str, rate: int, ended: Any, counted: Any) -> None:
     async def worker(number: int, workers: int) -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
         dice, base, watched = random.Random(number), "/api/v1/sinks/counts", "0" * 32
-        due = time.monotonic() + number / rate
+        due = 0.0
         while not ended.is_set():
+            if not asking.is_set():
+                due = 0.0
+                await asyncio.sleep(0.02)
+                continue
+            due = due + workers / rate if due else time.monotonic() + number / rate
             await asyncio.sleep(max(due - time.monotonic(), 0))
-            due += workers / rate
             choice = dice.random()
             if choice < 0.5:
                 await ask(reader, writer, "/api/v1/health")
@@ -208,76 +218,93 @@ def load(address: str, rate: int, ended: Any, counted: Any) -> None:
     asyncio.run(main())
 
 
-def run_once(files: Path, kind: str, rate: int) -> dict[str, Any]:
-    from dpsqlp.dashboard.watching import Watching
+def children() -> set[int]:
+    return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
+
+
+def make_engine(files: Path, work: Path, watching: Watching | None) -> Engine:
     from dpsqlp.engines.script import open_engine
     from dpsqlp.sinks.base import make_sink
     from dpsqlp.sql import compile_script
 
+    text = SQL.format(files=files, output=work / "output", seconds=SECONDS)
+    [sink] = compile_script(text).sinks
+    output = make_sink(sink.name, sink.options, work)
+    if watching is not None:
+        output = watching.kept(sink.name, output)
+    return open_engine(
+        sink, state=work / "state", secret=work / "secret", folder=work, output=output
+    )
+
+
+def run_both(files: Path, rate: int) -> dict[str, Any]:
+    """The same day by two pipelines in turn, a block of triggers each, in the order 1 2 2 1: one by
+    itself, with the page's process stopped, and one with the page beside it and `rate` requests
+    per second. A machine that is slower for a while is slower for both.
+    """
+    from dpsqlp.dashboard.watching import Watching
+
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        text = SQL.format(files=files, output=work / "output", seconds=SECONDS)
-        [sink] = compile_script(text).sinks
-        output = make_sink(sink.name, sink.options, work)
-        watching = None if kind == "alone" else Watching(work / "state", port=0)
-        if watching is not None:
-            output = watching.kept(sink.name, output)
-        engine = open_engine(
-            sink, state=work / "state", secret=work / "secret", folder=work, output=output
-        )
-        ended, counted = multiprocessing.Event(), multiprocessing.Value("q")
-        seconds, rows = [], 0
+        works = [Path(folder) / name for name in ("alone", "watched")]
+        watching = Watching(works[1] / "state", port=0)
+        _, watched = engines = [
+            make_engine(files, work, beside)
+            for work, beside in zip(works, (None, watching), strict=True)
+        ]
+        asking, ended = multiprocessing.Event(), multiprocessing.Event()
+        counted = multiprocessing.Value("q")
+        seconds: list[list[float]] = [[], []]
+        asked = rows = 0
+        lasted = 0.0
+        before = children()
+        with watching.opened({"counts": watched}) as address:
+            (page,) = children() - before
+            urllib.request.urlopen(f"{address}api/v1/health").read()  # it is up
+            asker = multiprocessing.Process(
+                target=load, args=(address, rate, asking, ended, counted)
+            )
+            if rate:
+                asker.start()
+            for block in range(2 * TRIGGERS // BLOCK):
+                which = (0, 1, 1, 0)[block % 4]
+                if which == 1:
+                    os.kill(page, signal.SIGCONT)
+                    asking.set()
+                count, begin = counted.value, time.perf_counter()
+                for _ in range(BLOCK):
+                    began = time.perf_counter()
+                    rows = engines[which].step().rows
+                    seconds[which].append(time.perf_counter() - began)
+                if which == 1:
+                    asked += counted.value - count
+                    lasted += time.perf_counter() - begin
+                    asking.clear()
+                    time.sleep(0.2)  # the last are answered
+                    os.kill(page, signal.SIGSTOP)
+            os.kill(page, signal.SIGCONT)
+            ended.set()
+            if rate:
+                asker.join(5)
+                asker.kill()
+        for engine in engines:
+            assert engine.finished
+            engine.close()
+    first, second = (statistics.fmean(each[5:]) for each in seconds)
+    return {"alone": first, "watched": second, "rows": rows, "rate": asked / lasted}
 
-        def run() -> None:
-            nonlocal rows
-            while not engine.finished:
-                begin = time.perf_counter()
-                rows = engine.step().rows
-                seconds.append(time.perf_counter() - begin)
 
-        if watching is None:
-            run()
-        else:
-            with watching.opened({sink.name: engine}) as address:
-                urllib.request.urlopen(f"{address}api/v1/health").read()  # it is up
-                asker = multiprocessing.Process(target=load, args=(address, rate, ended, counted))
-                if kind == "asked":
-                    asker.start()
-                begin = time.perf_counter()
-                run()
-                lasted = time.perf_counter() - begin
-                ended.set()
-                if kind == "asked":
-                    asker.join(5)
-                    asker.kill()
-        engine.close()
-        asked = counted.value / lasted if kind == "asked" else 0.0
-        return {"seconds": seconds[5:], "rows": rows, "requests_per_second": asked}
-
-
-def bench_trigger(units: int, files: Path, rate: int, rounds: int) -> None:
-    from dpsqlp.experiments.data import write_day
-
-    records = write_day(files, units, 10**5, 100)
-    run_once(files, "alone", rate)  # compiles what is not in the cache
-    kinds = ("alone", "beside", "asked")
-    runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
-    for _ in range(rounds):
-        for kind in kinds:
-            runs[kind].append(run_once(files, kind, rate))
-    mean = {k: statistics.median(statistics.fmean(r["seconds"]) for r in runs[k]) for k in kinds}
+def bench_trigger(files: Path, records: int, rate: int, rounds: int) -> None:
+    runs = [run_both(files, rate) for _ in range(rounds)]
+    ratios = sorted(run["watched"] / run["alone"] for run in runs)
     say(
         benchmark="trigger",
         records=records,
-        released_rows=runs["alone"][0]["rows"],
-        rounds=rounds,
-        requests_per_second=round(min(run["requests_per_second"] for run in runs["asked"]), 1),
-        seconds_alone=round(mean["alone"], 4),
-        seconds_beside=round(mean["beside"], 4),
-        seconds_asked=round(mean["asked"], 4),
-        ratio_beside=round(mean["beside"] / mean["alone"], 3),
-        ratio_asked=round(mean["asked"] / mean["alone"], 3),
-        ratio_asked_to_beside=round(mean["asked"] / mean["beside"], 3),
+        released_rows=runs[0]["rows"],
+        requests_per_second=round(min(run["rate"] for run in runs), 1),
+        seconds_alone=round(statistics.median(run["alone"] for run in runs), 4),
+        seconds_watched=round(statistics.median(run["watched"] for run in runs), 4),
+        ratio=round(statistics.median(ratios), 3),
+        ratios=[round(ratio, 3) for ratio in ratios],
     )
 
 
@@ -289,12 +316,19 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+
+    from dpsqlp.experiments.data import write_day
+
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / "state"
         write_releases(state, options.keys, options.triggers)
         bench_api(state)
         bench_view(state, options.keys, options.triggers)
-        bench_trigger(options.units, Path(folder) / "day", options.rate, options.rounds)
+        files = Path(folder) / "day"
+        records = write_day(files, options.units, 10**5, TRIGGERS)
+        run_both(files, 0)  # compiles what is not in the cache
+        for rate in (0, options.rate):
+            bench_trigger(files, records, rate, options.rounds)
 
 
 if __name__ == "__main__":

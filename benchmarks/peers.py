@@ -147,13 +147,15 @@ class DuckDB:
         import duckdb
 
         names = [str(file) for file in files]
-        return duckdb.sql(
+        counted = duckdb.sql(
             "SELECT key, count(*) AS n FROM read_parquet($names) GROUP BY key",
             params={"names": names},
-        ).to_arrow_table()
+        )
+        assert counted is not None
+        return counted.to_arrow_table()
 
 
-ONE_SHOT = {"pipelinedp": PipelineDP, "opendp": OpenDP, "duckdb": DuckDB}
+ONE_SHOT: dict[str, type[Any]] = {"pipelinedp": PipelineDP, "opendp": OpenDP, "duckdb": DuckDB}
 PACKAGES = {name: system.package for name, system in ONE_SHOT.items()} | {"dpsqlp": "dpsqlp"}
 
 

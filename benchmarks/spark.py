@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -68,7 +67,11 @@ def write_hot(folder: Path, first: int, last: int) -> float:
 def private_seconds(spark: Any, folder: Path, triggers: int, local: int = 0) -> list[float]:
     """Seconds of each trigger; the local engine runs the first few."""
     [sink] = compile_script(SQL.format(folder=folder)).sinks
-    places = {"state": folder / "state", "secret": folder / "secret", "folder": folder}
+    places: dict[str, Any] = {
+        "state": folder / "state",
+        "secret": folder / "secret",
+        "folder": folder,
+    }
     if local:
         engine = open_engine(sink, threads=SHARDS, **places)
         for _ in range(local):
@@ -163,4 +166,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

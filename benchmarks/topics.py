@@ -51,7 +51,7 @@ def bare(broker: Broker, topic: str, partitions: int) -> int:
             if message.error() is not None:
                 ended += 1
             else:
-                json.loads(message.value())
+                json.loads(message.value() or b"")
                 records += 1
     consumer.close()
     return records

@@ -16,14 +16,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "postgres"))
-
-import cluster as clusters
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from dpsqlp.sinks.postgres import PostgresSink
 from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
+from postgres import cluster as clusters
 
 
 def release(trigger: int, rows: int) -> pa.Table:

@@ -1,0 +1,24 @@
+"""Benchmarks are not timed here, but they start: their types are checked, their imports here."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in BENCHMARKS.glob("*.py")))
+def test_a_benchmark_starts(script: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, BENCHMARKS / script, "--help"], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_core_is_measured() -> None:
+    command = [sys.executable, BENCHMARKS / "core.py", "--quick"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("records_per_second") == 1
