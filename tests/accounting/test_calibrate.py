@@ -61,14 +61,15 @@ def exact_delta(epsilon: Any, nu: float) -> Any:
 
 
 def float_errors(calibration: Calibration, given: dict[str, Any]) -> dict[str, float]:
-    """By purpose, 4 T r for each instance a unit reaches: r = 2^-50 sqrt(T) max b sigma / q grid
-    units is how far a path may be off, and below 4.5 grid units narrow noise counts as that."""
+    """By purpose, 4 T r for each instance a unit reaches: r = (2^-48 + 2^-50 sqrt(T)) max b sigma / q
+    grid units is how far a path may be off, and below 4.5 grid units narrow noise counts as that.
+    """
     factorisation, caps = given["mechanism"], given["caps"]
     noises = {c.purpose: (c.sigma / c.quantum, caps.records) for c in calibration.processes}
     if calibration.selection is not None:
         noises[SELECTION] = (calibration.selection.sigma, caps.selections)
     triggers = factorisation.triggers
-    furthest = 2.0**-50 * triggers**0.5 * max(factorisation.variance) ** 0.5
+    furthest = (2.0**-48 + 2.0**-50 * triggers**0.5) * max(factorisation.variance) ** 0.5
     return {
         purpose: 4 * triggers * touched * furthest * max(deviation, 4.5)
         for purpose, (deviation, touched) in noises.items()
@@ -99,7 +100,7 @@ SETTINGS = [
         release,
         private_keys,
     ), share in itertools.product(
-        [(0.05, 1e-9), (0.5, 1e-24), (6.0, 1e-9), (50.0, 1e-5)],
+        [(0.06, 1e-9), (0.5, 1e-24), (6.0, 1e-9), (50.0, 1e-5)],
         [Caps(1, 1, 1), Caps(32, 5, 7)],
         [("tree", 1), ("tree", 128), ("blt", 150)],
         [[COUNT], [DISTINCT], [COUNT, SUM, DISTINCT, SIGNED, VALUES]],
@@ -311,7 +312,8 @@ def test_noise_is_refused_just_where_its_float_error_exceeds_the_thousandth(
         sigma = sensitivity * math.sqrt(given["caps"].records * 3) / nu
         assert (sigma < 4.5) == (sensitivity < 1)
         peak = math.sqrt(max(given["mechanism"].variance))
-        path = 2.0**-50 * math.sqrt(given["mechanism"].triggers) * peak * max(sigma, 4.5)
+        relative = 2.0**-48 + 2.0**-50 * math.sqrt(given["mechanism"].triggers)
+        path = relative * peak * max(sigma, 4.5)
         return 4 * given["mechanism"].triggers * given["caps"].records * path
 
     def plan(triggers: int, peak: float, records: int) -> dict[str, Any]:

@@ -79,6 +79,15 @@ def test_the_extreme_words_are_exact_and_finite() -> None:
     assert np.abs(found).min() > 9
 
 
+def test_a_draw_is_off_by_no_more_than_is_charged_for_it() -> None:
+    """2^-48 + 2^-50 deviations, within nine of them: what is charged for a path of one trigger."""
+    dice = random.Random(4)
+    distances = [2**k + dice.randrange(2**k) for k in range(62) for _ in range(20)]
+    blocks = [(LAST - d, dice.randrange(2**64)) for d in distances if d <= LAST]
+    off = np.array(errors(blocks)) * np.abs(of(blocks))
+    assert 2.0**-49 < off[np.abs(of(blocks)) <= 9].max() < 2.0**-48 + 2.0**-50
+
+
 def test_symmetric() -> None:
     """The one's complement of the first word is the mirrored normal: in the tails bit for bit, in
     the centre, where the word is rounded to a float, up to a last digit."""

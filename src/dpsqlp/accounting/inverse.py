@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # importing the mechanisms would load numba
     from dpsqlp.mechanisms.base import Mechanism
 
 FLOAT_SHARE = 1 / 1000  # of epsilon, set aside for float error in the noise
-_FLOAT_ERROR = 2.0**-50  # of a path, relative to its deviation, times sqrt(T): rounding adds up
+_DRAW_ERROR = 2.0**-48  # of a draw within 9 deviations
+_PATH_ERROR = 2.0**-50  # of a path, relative to its deviation, times sqrt(T): rounding adds up
 _TAIL = 4.5  # deviations: beyond them a shift of narrow noise moves probabilities more
 _LARGEST_ERROR = 100.0  # of float error: past it e^error leaves nothing to promise
 
@@ -51,8 +52,9 @@ def float_charge(deviation: float, touched: int, mechanism: Mechanism) -> float:
 
     `deviation` is sigma in quanta, `touched` the number of its instances that one unit reaches.
     """
-    relative = _FLOAT_ERROR * math.sqrt(mechanism.triggers * max(mechanism.variance))
-    return 4 * mechanism.triggers * touched * relative * max(deviation, _TAIL)
+    relative = _DRAW_ERROR + _PATH_ERROR * math.sqrt(mechanism.triggers)
+    path = relative * math.sqrt(max(mechanism.variance)) * max(deviation, _TAIL)
+    return 4 * mechanism.triggers * touched * path
 
 
 def squared_nu(
