@@ -61,9 +61,9 @@ def exact_delta(epsilon: Any, nu: float) -> Any:
 
 
 def float_errors(calibration: Calibration, given: dict[str, Any]) -> dict[str, float]:
-    """By purpose, 4 T r for each instance a unit reaches: r = (2^-48 + 2^-50 sqrt(T)) max b sigma / q
-    grid units is how far a path may be off, and below 4.5 grid units narrow noise counts as that.
-    """
+    """By purpose, 4 T r for each instance a unit reaches: r = (2^-48 + 2^-50 sqrt(T)) b sigma / q
+    grid units, for the largest b, is how far a path may be off; narrower noise than 4.5 grid units
+    counts as that."""
     factorisation, caps = given["mechanism"], given["caps"]
     noises = {c.purpose: (c.sigma / c.quantum, caps.records) for c in calibration.processes}
     if calibration.selection is not None:

@@ -74,7 +74,7 @@ class Aggregates:
         if kind is None:
             raise self._refuse_kind(place)
         if condition is not None:
-            self.expressions.check(condition)
+            self.expressions.check(condition, self.scope)
         if kind == "COUNT":
             for argument in named:
                 raise self._refuse_argument(argument, kind)
@@ -174,7 +174,7 @@ class Aggregates:
 
     def _value(self, node: exp.Expr, condition: exp.Expr | None, kind: str) -> int:
         """The value column of an argument. Numbers are doubles; COUNT of anything else is 1."""
-        self.expressions.check(node)
+        self.expressions.check(node, self.scope)
         value = node.copy()
         if condition is not None:
             held = exp.cast(condition.copy(), exp.DType.BOOLEAN)

@@ -178,6 +178,16 @@ class Binder:
         except duckdb.Error as problem:
             raise _error(problem) from None
 
+    def reads(self, text: str, kind: str) -> bool:
+        """Whether a text is a value of a type."""
+        try:
+            self.connection.execute(f"SELECT CAST(? AS {kind})", [text])
+        except duckdb.ConversionException:
+            return False
+        except duckdb.Error:  # no such type: said by who binds the whole
+            return True
+        return True
+
     def schema(self, query: str) -> pa.Schema:
         """The Arrow schema that a query gives."""
         try:

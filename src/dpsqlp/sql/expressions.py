@@ -7,6 +7,7 @@ a constant function of its arguments is refused.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 
 from sqlglot import exp
 
@@ -17,6 +18,27 @@ from dpsqlp.sql.scope import Scope, sql
 ROW_WISE = "The row part sees one row at a time."
 PUBLIC_WAY_OUT = "Prepare public data in CREATE PUBLIC TABLE, where any query is allowed."
 
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In)
+_PARSED = (  # types that a text compared with them is cast to, and not every text can be
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"),
+    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
+    *("FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN", "DATE", "TIME", "UUID", "INTERVAL"),
+)
+
+
+def _is_text(node: exp.Expr | None) -> bool:
+    return isinstance(node, exp.Literal) and node.is_string
+
+
+def _compared(node: exp.Expr) -> Iterator[tuple[exp.Expr, exp.Expr]]:
+    """Each text of a comparison, after what it is compared with."""
+    sides = [*node.args.values()]
+    flat = [part for side in sides for part in (side if isinstance(side, list) else [side])]
+    parts = [part for part in flat if isinstance(part, exp.Expr)]
+    typed = next((part for part in parts if not _is_text(part)), None)
+    if typed is not None and not typed.find(exp.Query):
+        yield from ((typed, part) for part in parts if _is_text(part))
+
 
 class Expressions:
     """Checks expressions, and asks DuckDB for their types."""
@@ -25,8 +47,9 @@ class Expressions:
         self.text = text
         self.binder = binder
 
-    def check(self, node: exp.Expr) -> None:
-        """Refuse what does not work on a row by itself, the same every time."""
+    def check(self, node: exp.Expr, scope: Scope | None = None) -> None:
+        """Refuse what does not work on a row by itself, the same every time; and constants that
+        are NULL on every row, which would look like a stream without rows."""
         if node.find(exp.Query):
             raise self.refused_subquery(node)
         for below in node.find_all(exp.Window, exp.Explode, exp.Unnest, exp.Placeholder):
@@ -46,7 +69,9 @@ class Expressions:
                 else "Write FROM s, UNNEST(s.x) AS t(y), or select it by itself in a WITH query.",
             )
         for function in reversed(list(node.find_all(exp.Func))):  # innermost first
-            self._check_function(function)
+            if not isinstance(function, exp.Connector):  # AND and OR, whose parts are looked at
+                self._check_function(function)
+        self._check_constants(node, scope)
 
     def _check_function(self, node: exp.Expr) -> None:
         try:
@@ -76,6 +101,38 @@ class Expressions:
             facts.get(kind, f"There is no function {name}"),
             ways_out.get(kind, "DuckDB's scalar functions can be used."),
         )
+
+    def _check_constants(self, node: exp.Expr, scope: Scope | None) -> None:
+        """Refuse texts that are not of the type they are cast to or compared with."""
+        for cast in node.find_all(exp.Cast):
+            if (
+                not isinstance(cast, exp.TryCast)
+                and not cast.find_ancestor(exp.Try)
+                and _is_text(cast.this)
+            ):
+                self._check_constant(cast.this, sql(cast.to))
+        pairs = [pair for below in node.find_all(*_COMPARISONS) for pair in _compared(below)]
+        if scope is None or not pairs:
+            return
+        texts = list(dict.fromkeys(sql(typed) for typed, _ in pairs))
+        named = ", ".join(f"{text} AS c{number}" for number, text in enumerate(texts))
+        try:
+            found = self.binder.types(scope.query([exp.Var(this=named)]))
+        except DatabaseError:  # said by who binds the whole
+            return
+        kinds = dict(zip(texts, (kind for _, kind in found), strict=True))
+        for typed, constant in pairs:
+            kind = kinds[sql(typed)]
+            if kind.startswith(_PARSED) and not kind.endswith("]"):
+                self._check_constant(constant, kind)
+
+    def _check_constant(self, node: exp.Expr, kind: str) -> None:
+        if not self.binder.reads(node.name, kind):
+            raise self.text.refuse(
+                node,
+                f"{sql(node)} is no {kind}, so this would be NULL on every row",
+                "Correct the constant, or compare with a column of its type.",
+            )
 
     def types(self, scope: Scope, nodes: list[exp.Expr], place: exp.Expr) -> list[str]:
         """DuckDB types of expressions in a scope."""

@@ -153,7 +153,7 @@ def read_timestamp(
                 "Add the option timestamp_column = ts.",
             )
         return None
-    expressions.check(node)
+    expressions.check(node, scope)
     if options.period_us is not None and scope.origins(node) != frozenset([STREAM]):
         raise text.refuse(
             node,

@@ -188,11 +188,11 @@ class RowPart:
             return
         origin = scope.origins(inner)
         if isinstance(inner, exp.Explode):
-            self.expressions.check(inner.this)
+            self.expressions.check(inner.this, scope)
             rewritten: exp.Expr = exp.Explode(this=safe(inner.this))
             origin |= {UNNEST}
         else:
-            self.expressions.check(inner)
+            self.expressions.check(inner, scope)
             rewritten = safe(inner)
         name = node.alias_or_name
         if name:
@@ -307,7 +307,7 @@ class RowPart:
                 this=self._on(node.this, scope), expression=self._on(node.expression, scope)
             )
         if isinstance(node, exp.EQ) and not node.find(exp.Query):
-            self.expressions.check(node)
+            self.expressions.check(node, scope)
             sides = [safe(node.this), safe(node.expression)]
             left, right = self.expressions.types(scope, sides, node)
             if left == right:
@@ -334,7 +334,7 @@ class RowPart:
     def condition(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         """A condition that is NULL where it fails. IN and EXISTS over public tables are kept."""
         if not node.find(exp.Query):
-            self.expressions.check(node)
+            self.expressions.check(node, scope)
             return exp.Try(this=exp.cast(node.copy(), exp.DType.BOOLEAN))
         if isinstance(node, exp.And | exp.Or):
             return type(node)(
@@ -346,7 +346,7 @@ class RowPart:
         if isinstance(node, exp.Exists):
             return exp.Exists(this=self._public_query(node.this))
         if isinstance(node, exp.In) and node.args.get("query") and not node.this.find(exp.Query):
-            self.expressions.check(node.this)
+            self.expressions.check(node.this, scope)
             query = self._public_query(node.args["query"])
             this = safe(node.this)
             self._attach_ctes(scope)

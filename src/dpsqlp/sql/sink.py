@@ -61,7 +61,7 @@ def compile_query(
     check_unit(text, options, groups, expressions, scope)
     check_period(text, options, groups, emit)
     for key in groups.keys:
-        expressions.check(key)
+        expressions.check(key, scope)
     timestamp = read_timestamp(text, options, groups, emit, expressions, scope)
 
     aggregates = Aggregates(text, expressions, scope, options.unit)
@@ -320,12 +320,19 @@ def _public_keys(
             "Define it with CREATE PUBLIC TABLE name AS SELECT ....",
         )
     columns = ", ".join(
-        f"TRY_CAST({quote(name)} AS {kind}) AS key_{n}"
+        f"CAST({quote(name)} AS {kind}) AS key_{n}"
         for n, (name, kind) in enumerate(zip(names, types, strict=True))
     )
     try:
         query = f"SELECT {columns} FROM {quote(table.name)}"
         rows = binder.connection.sql(query).to_arrow_table()
+    except duckdb.ConversionException:
+        raise text.refuse(
+            node,
+            f"The public table {node.name} has values that are no group keys: those are"
+            f" {', '.join(types)}",
+            "Correct them, or cast the group key in GROUP BY.",
+        ) from None
     except duckdb.Error:
         raise text.refuse(
             node,
