@@ -359,7 +359,10 @@ def test_formats_and_layouts_may_be_mixed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", [0, 1])
 def test_what_cannot_be_used_is_refused_before_it_is_taken(order: int, tmp_path: Path) -> None:
     """So the trigger can run once the file is moved away or replaced."""
+    numbers = pa.BufferOutputStream()
+    pq.write_table(pa.table({"unit": ["u"], "a": [1], "ts": [1_704_067_200_000]}), numbers)
     bad = {
+        "numbers.parquet": (numbers.getvalue().to_pybytes(), "has integers in ts.*BIGINT"),
         "half.parquet": (b"PAR1 half", "no complete Parquet file"),
         "empty.parquet": (b"", "no complete Parquet file"),
         "columns.csv": (b"user,a,ts\n", r"lacks the columns \['unit'\]"),

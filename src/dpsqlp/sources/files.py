@@ -142,6 +142,14 @@ class FileSource(Source):
             missing = [name for name, _ in self._source.columns if name.lower() not in known]
             if names is not None and missing:
                 raise _unusable(file[0], f"lacks the columns {missing} of the source")
+            for name, kind in self._source.columns:
+                if kind.upper().startswith("TIMESTAMP") and _has_integers(shape, name):
+                    raise _unusable(
+                        file[0],
+                        f"has integers in {name}, which is declared {kind} and would be null on"
+                        f" every row; declare it BIGINT and use make_timestamp({name}),"
+                        f" make_timestamp_ms({name}) or to_timestamp({name})",
+                    )
             self._shapes[file] = shape
         return self._shapes[file]
 
@@ -191,6 +199,15 @@ def _look(path: Path) -> tuple[Shape, list[str] | None]:
     if suffix in _JSON:
         return (suffix, ()), None
     raise _unusable(str(path), f"ends in none of {', '.join(sorted(_SUFFIXES))}")
+
+
+def _has_integers(shape: Shape, column: str) -> bool:
+    """Whether a Parquet column holds whole numbers."""
+    suffix, fields = shape
+    integers = {
+        f"{column.lower()} {sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+    }
+    return suffix == ".parquet" and any(field.lower() in integers for field in fields)
 
 
 def _times(path: Path, column: str) -> tuple[float, float]:
