@@ -379,6 +379,15 @@ def test_what_cannot_be_used_is_refused_before_it_is_taken(order: int, tmp_path:
         assert len(files.take(files.begin(), 1, None)["files"]) == 1
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_folder_is_no_pattern(follow: bool, tmp_path: Path) -> None:
+    """It would be followed for ever, without a file."""
+    write(tmp_path / "in" / "1.csv", LINES)
+    files = source(tmp_path, "in", follow=follow)
+    with pytest.raises(SourceError, match=r"is a folder.*path = 'in/\*.parquet'"):
+        files.take(files.begin(), 1, None)
+
+
 def test_only_the_sources_folder_can_be_read(tmp_path: Path) -> None:
     """The database may read the folder above the first wildcard, and no other."""
     write(tmp_path / "in" / "1.csv", LINES)

@@ -72,7 +72,8 @@ def _options(
 def run(
     file: Script,
     state: Annotated[
-        Path | None, typer.Option(help="Folder of the state.  [default: FILE.state]")
+        Path | None,
+        typer.Option(file_okay=False, help="Folder of the state.  [default: FILE.state]"),
     ] = None,
     secret: Annotated[
         Path | None,

@@ -122,6 +122,11 @@ class FileSource(Source):
 
     def _found(self, taken: set[str]) -> list[list[Any]]:
         """Name, size and time of change of the files there are, by name."""
+        if not has_magic(str(self._source.options["path"])) and self._base.is_dir():
+            raise SourceError(
+                f"{self._base} is a folder. Name the files of {self._source.name} by a pattern,"
+                f" such as path = '{self._source.options['path']}/*.parquet'."
+            )
         found = []
         for path in sorted(Path(name) for name in glob(self._pattern, recursive=True)):
             below = path.relative_to(self._base).parts
