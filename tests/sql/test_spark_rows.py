@@ -330,6 +330,9 @@ def test_times(spark: Any) -> None:
     ]
     check(spark, {"x": "DATE", "y": "DATE"}, keys)
     check(spark, {"x": "DATE", "y": "TIMESTAMP"}, COMPARED)
+    keys = ["x + TO_MICROSECONDS(y)", "TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * y)",
+            "COALESCE(x + TO_MICROSECONDS(y), x)"]  # fmt: skip
+    check(spark, {"x": "TIMESTAMP", "y": "BIGINT"}, keys)
 
 
 def test_constants_are_duckdbs(spark: Any) -> None:

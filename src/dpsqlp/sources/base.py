@@ -23,7 +23,11 @@ from dpsqlp.state.storage import Storage
 
 BATCH_BYTES_MAX = 6 << 30
 _SPOOL = "spool/"
-_TEXT = re.compile(r"(TEXT|VARCHAR|STRING|CHAR|BPCHAR|NVARCHAR)\b", re.I)  # DuckDB's names of it
+_MOMENT = re.compile(r"(TIMESTAMP|DATETIME)[A-Z_ ]*", re.I)
+_FIRST = "TIMESTAMP '290309-12-22 (BC) 00:00:00'"  # DuckDB's first, after minus infinity
+_TEXT = re.compile(
+    r"(TEXT|VARCHAR|STRING|CHAR|BPCHAR|NVARCHAR)( *\(\d+\))?", re.I
+)  # DuckDB's names
 
 
 class Source(Protocol):
@@ -110,12 +114,18 @@ def try_cast(columns: Sequence[tuple[str, str]], value: Callable[[str], str]) ->
     """A select list of the source's columns, null where a value has another type.
 
     A number is the same text whatever type its column has, which may depend on other records: one
-    null makes a column of integers one of floats where pandas has written it.
+    null makes a column of integers one of floats where pandas has written it. Binary files can have
+    times out of range, on which DuckDB stops, TRY or not, when they become text.
     """
     listed = []
     for name, kind in columns:
         cast = f"TRY_CAST({value(name)} AS {kind})"
-        if _TEXT.match(kind):
+        if _MOMENT.fullmatch(kind):
+            moment = f"TRY_CAST({value(name)} AS TIMESTAMP)"
+            cast = f"CASE WHEN {moment} >= {_FIRST} OR {moment} = '-infinity' THEN {cast} END"
+        elif kind.upper() == "TIME":
+            cast = f"CASE WHEN {cast} BETWEEN '00:00:00' AND '24:00:00' THEN {cast} END"
+        elif _TEXT.fullmatch(kind):
             cast = (
                 f"CASE WHEN typeof({value(name)}) IN ('FLOAT', 'DOUBLE')"
                 f" THEN regexp_replace({cast}, '[.]0$', '') ELSE {cast} END"

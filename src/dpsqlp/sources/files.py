@@ -36,9 +36,11 @@ _SUFFIXES = (".parquet", *_DELIMITERS, *_JSON)
 _PER_MILLISECOND = {"milliseconds": 1, "microseconds": 10**3, "nanoseconds": 10**6}
 _HALF_WRITTEN = (".tmp", ".part", ".partial", ".writing", ".inprogress")
 # Lines as they are: a line that is too long or no UTF-8 is left out, one with chr(1) is cut there.
+# The end is named: were it guessed, from CR LF, a spare CR would go to the next line.
 _LINES = (
     "read_csv({files}, columns = {{'line': 'VARCHAR'}}, auto_detect = false, delim = '\x01',"
-    " quote = '', escape = '', header = {header}, ignore_errors = true, strict_mode = false)"
+    " quote = '', escape = '', header = {header}, ignore_errors = true, strict_mode = false,"
+    " new_line = '\\n') WHERE line <> ''"
 )
 Shape = tuple[str, tuple[str, ...]]  # suffix, and what tells one layout from another
 File = tuple[str, int, int]  # name, size, time of change
@@ -152,8 +154,8 @@ class FileSource(Source):
                     raise _unusable(
                         file[0],
                         f"has integers in {name}, which is declared {kind} and would be null on"
-                        f" every row; declare it BIGINT and use make_timestamp({name}),"
-                        f" make_timestamp_ms({name}) or to_timestamp({name})",
+                        f" every row; declare it BIGINT and, of milliseconds, write"
+                        f" TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * {name})",
                     )
             self._shapes[file] = shape
         return self._shapes[file]

@@ -48,6 +48,15 @@ _VALUE_FUNCTIONS = {  # functions that are called like columns
     "session_user",
     "user",
 }
+# Where TRY does not hold: on a value that these do not know, DuckDB stops. At this place of their
+# arguments stands a constant.
+_CONSTANT_ARGUMENT = {
+    **dict.fromkeys(("date_part", "datepart", "date_trunc", "datetrunc", "timezone"), 0),
+    **dict.fromkeys(("date_diff", "datediff", "date_sub", "datesub"), 0),
+    **dict.fromkeys(("like_escape", "not_like_escape", "ilike_escape", "not_ilike_escape"), 2),
+}
+# They make timestamps before the first one, which stop DuckDB where they become text.
+_UNCHECKED_TIMES = {"epoch_ms", "make_timestamp", "make_timestamp_ms"}  # of one argument
 _LIST_AGGREGATES = {"list_aggregate", "list_aggr", "array_aggregate", "array_aggr", "aggregate"}
 _EXPRESSIONS = {
     "BETWEEN",
@@ -66,6 +75,8 @@ _EXPRESSIONS = {
     "SUBQUERY",
     "TYPE",
 }
+_TRIED = "tried"  # a schema in which each source has a row
+_VALUES = ("'1'", "'2024-01-01 00:00:00'", "'12:00:00'", "'1 day'", "'[1]'", "'{}'")
 _TABLES = {"BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN", "SUBQUERY", "TABLE_FUNCTION"}
 _COUPLING = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
 
@@ -98,9 +109,7 @@ def connect(
             **(config or {}),
         },
     )
-    connection.execute("SET TimeZone = 'UTC'")
-    names = {row[0] for row in connection.execute("FROM duckdb_optimizers()").fetchall()}
-    connection.execute("SET disabled_optimizers = ?", [",".join(sorted(names - _OPTIMIZERS))])
+    _prepare(connection)
     for name, table in (tables or {}).items():
         connection.register(name, table)
     if folders:
@@ -109,6 +118,12 @@ def connect(
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("SET TimeZone = 'UTC'")
+    names = {row[0] for row in connection.execute("FROM duckdb_optimizers()").fetchall()}
+    connection.execute("SET disabled_optimizers = ?", [",".join(sorted(names - _OPTIMIZERS))])
 
 
 def read_public(query: str, tables: Mapping[str, pa.Table], folder: str) -> tuple[pa.Table, str]:
@@ -161,11 +176,14 @@ class Binder:
         self.connection = duckdb.connect(
             ":memory:", config={"errors_as_json": True, "python_enable_replacements": False}
         )
-        self.connection.execute("SET TimeZone = 'UTC'")
+        _prepare(self.connection)
+        self.connection.execute(f"CREATE SCHEMA {_TRIED}")
         for name, columns in sources.items():
             # A view: a table would have a rowid, which micro-batches do not.
             empty = ", ".join(f"CAST(NULL AS {kind}) AS {quote(c)}" for c, kind in columns)
             self.connection.execute(f"CREATE VIEW {quote(name)} AS SELECT {empty} WHERE false")
+            some = ", ".join(f"{_some(kind)} AS {quote(c)}" for c, kind in columns)
+            self.connection.execute(f"CREATE VIEW {_TRIED}.{quote(name)} AS SELECT {some}")
         for name, table in tables.items():
             self.connection.register(name, table)
 
@@ -175,6 +193,15 @@ class Binder:
             return [
                 (row[0], row[1]) for row in self.connection.execute(f"DESCRIBE {query}").fetchall()
             ]
+        except duckdb.Error as problem:
+            raise _error(problem) from None
+
+    def try_out(self, query: str) -> None:
+        """Evaluate a query on one row: what its constants stop is said now, not at a record."""
+        try:
+            self.connection.execute(f"SET schema = '{_TRIED}'")
+            self.connection.execute(query).fetchall()
+            self.connection.execute("SET schema = 'main'")
         except duckdb.Error as problem:
             raise _error(problem) from None
 
@@ -194,6 +221,12 @@ class Binder:
             return self.connection.sql(query).to_arrow_table().schema
         except duckdb.Error as problem:
             raise _error(problem) from None
+
+
+def _some(kind: str) -> str:
+    """A value of a type, mostly not null."""
+    tried = (f"TRY_CAST({value} AS {kind})" for value in _VALUES)
+    return f"COALESCE({', '.join(tried)})"
 
 
 def quote(name: str) -> str:
@@ -308,14 +341,34 @@ def _arguments(node: dict[str, Any]) -> list[Any]:
     return list(node.get("arguments") or node.get("children") or [])
 
 
+def _stops(name: str, node: dict[str, Any]) -> str | None:
+    """Whether a function stops a run on some value: `unchecked`, or `constant` must be an argument.
+
+    In x.f(), x reads like the schema of f.
+    """
+    arguments = _arguments(node)
+    method = node.get("schema") not in (None, "", "main")
+    if name in _UNCHECKED_TIMES and len(arguments) <= 1:
+        return "unchecked"
+    if name in _CONSTANT_ARGUMENT:
+        constant = arguments[_CONSTANT_ARGUMENT[name] :][:1]
+        if method or any(below.get("class") == "COLUMN_REF" for below in _nodes(constant)):
+            return "constant"
+    return None
+
+
 def bad_function(query: str) -> tuple[str, str] | None:
     """The first function of a query that may not be used for each row by itself, and its kind."""
     for node in _nodes(syntax_tree(query)):
         if value_function := _value_function(node):
             return value_function, "varying"
-        if node.get("class") != "FUNCTION" or node.get("is_operator"):
+        if node.get("class") != "FUNCTION":
             continue
         name = node["function_name"].lower()
+        if stops := _stops(name, node):
+            return name, stops
+        if node.get("is_operator"):
+            continue
         kind = function_kind(name, len(_arguments(node)))
         if kind not in ("row", "unnest"):
             return name, kind

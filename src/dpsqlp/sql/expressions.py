@@ -68,7 +68,8 @@ class Expressions:
                 if isinstance(below, exp.Placeholder)
                 else "Write FROM s, UNNEST(s.x) AS t(y), or select it by itself in a WITH query.",
             )
-        for function in reversed(list(node.find_all(exp.Func))):  # innermost first
+        called = node.find_all(exp.Func, exp.AtTimeZone, exp.Escape)
+        for function in reversed(list(called)):  # innermost first
             if not isinstance(function, exp.Connector):  # AND and OR, whose parts are looked at
                 self._check_function(function)
         self._check_constants(node, scope)
@@ -81,16 +82,24 @@ class Expressions:
         if found is None:
             return
         name, kind = self.text.written(node).upper() or found[0].upper(), found[1]
+        if isinstance(node, exp.AtTimeZone):
+            name = "AT TIME ZONE"
         facts = {
             "aggregate": f"{name} couples rows. {ROW_WISE}",
             "varying": f"{name} may give another value when it is evaluated again, so a restart"
             " would see other data",
             "table": f"{name} is a table function",
+            "constant": f"{name} stops a run on a part of time, a time zone or an escape character"
+            " that it does not know, so that is a constant",
+            "unchecked": f"{name} can make timestamps that are out of range, which stop a run",
         }
         ways_out = {
             "aggregate": "Aggregate in the SELECT WITH DIFFERENTIAL_PRIVACY. " + PUBLIC_WAY_OUT,
             "varying": "Use the row's own columns, for example its timestamp.",
             "table": "Read it once with CREATE PUBLIC TABLE.",
+            "constant": "Write CASE x WHEN 'one' THEN ... WHEN 'another' THEN ... END.",
+            "unchecked": "Write TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * x) for milliseconds"
+            " x; for the milliseconds of a timestamp, EPOCH_US(ts) // 1000.",
         }
         if name in ("TUMBLE", "HOP"):
             raise self.text.refuse(

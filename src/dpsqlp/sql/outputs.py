@@ -110,6 +110,8 @@ def released_column(node: exp.Expr, groups: Groups, outputs: tuple[Output, ...])
         for output in outputs:
             if output.name.lower() == node.name.lower():
                 return output.sql
+            if f"{output.name}_sd".lower() == node.name.lower():
+                return output.sd_sql
         if node.name.lower() in FIXED:
             return node.name.lower()
     return None

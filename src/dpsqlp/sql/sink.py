@@ -227,6 +227,7 @@ def _row_query(
     try:
         columns = expressions.binder.types(query)
         schema = expressions.binder.schema(query)
+        expressions.binder.try_out(query)
     except DatabaseError as problem:
         raise expressions.translate(problem, select, scope) from None
     if [name for name, _ in columns] != [part.rsplit(" ", 1)[-1] for part in outer]:

@@ -14,6 +14,7 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import File, FileSource, check_unchanged
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.spark import spark_type
+from dpsqlp.sql.spark.cells import in_range_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +131,10 @@ def _cast(column: str, stored: str | None, name: str, kind: str, what: str) -> s
             f" {name} is declared as {kind}: some values would be converted differently. Declare it"
             " as it is, and CAST it in the query."
         )
-    return f"CAST({_name(column)} AS {wanted}) AS {_name(name)}"
+    value = f"CAST({_name(column)} AS {wanted})"
+    if wanted.startswith("TIMESTAMP"):
+        value = in_range_sql(value)
+    return f"{value} AS {_name(name)}"
 
 
 def _stored(kind: pa.DataType) -> str | None:

@@ -175,6 +175,12 @@ def timestamp_sql(micros: str) -> str:
     return f"CAST(timestamp_micros({micros}) AS TIMESTAMP_NTZ)"
 
 
+def in_range_sql(sql: str) -> str:
+    """The timestamp, null if DuckDB has none like it."""
+    micros = micros_sql(sql)
+    return f"CASE WHEN {micros} >= {FIRST_US}L OR {micros} = -{LAST_US}L THEN {sql} END"
+
+
 def infinite_sql(cell: Cell) -> str:
     """Whether a date or timestamp is one of DuckDB's infinities."""
     if cell.kind == "DATE":

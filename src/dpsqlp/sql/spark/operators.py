@@ -17,7 +17,7 @@ from dpsqlp.sql.spark.cells import (
     strictly,
 )
 from dpsqlp.sql.spark.expressions import COMPARED, NUMBERS, Expression, Translation, different
-from dpsqlp.sql.spark.times import shifted
+from dpsqlp.sql.spark.times import is_microseconds, shifted
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
@@ -87,7 +87,7 @@ def _is(self: Expression, node: exp.Expr) -> Cell | None:
 
 
 def _arithmetic(self: Expression, node: exp.Expr) -> Cell | None:
-    if isinstance(node.expression, exp.Interval):
+    if isinstance(node.expression, exp.Interval) or is_microseconds(node.expression):
         return shifted(self, node)
     kind = self.kind(node)
     on_integers, on_floats = _ARITHMETIC[type(node)]

@@ -121,23 +121,41 @@ def _date_part(self: Expression, node: exp.Expr) -> Cell | None:
     return _part(self, name, node.expressions[1], node) if isinstance(name, str) else None
 
 
+def is_microseconds(node: exp.Expr) -> bool:
+    """Whether an interval is a number of microseconds, which may be a column."""
+    return isinstance(node, exp.Anonymous) and node.name.upper() == "TO_MICROSECONDS"
+
+
 def shifted(self: Expression, node: exp.Expr) -> Cell | None:
-    """A timestamp plus or minus a fixed interval."""
-    x = self.cell(node.this)
-    if x.kind != "TIMESTAMP" or node.expression.find(exp.Column):
+    """A timestamp plus or minus a fixed interval, or plus microseconds."""
+    x, interval = self.cell(node.this), node.expression
+    adds = isinstance(node, exp.Add)
+    if x.kind != "TIMESTAMP":
         return None
-    interval = sql(node.expression)
+    if is_microseconds(interval):
+        by = self.as_type(interval.expressions[0], "BIGINT") if adds else None
+    else:
+        by = _fixed(self, interval)
+    if by is None:
+        return None
+    micros = micros_sql(x.sql)
+    moved = f"{'try_add' if adds else 'try_subtract'}({micros}, {by.sql})"
+    within = f"least({micros}, {moved}) >= {FIRST_US}L AND {moved} < {LAST_US}L"
+    value = timestamp_sql(f"CASE WHEN {within} THEN {moved} END")
+    infinite = f"{infinite_sql(x)} AND {by.sql} IS NOT NULL"
+    return partial(f"CASE WHEN {infinite} THEN {x.sql} ELSE {value} END", "TIMESTAMP", x, by)
+
+
+def _fixed(self: Expression, node: exp.Expr) -> Cell | None:
+    """The microseconds of an interval without months."""
+    if node.find(exp.Column):
+        return None
+    interval = sql(node)
     row = self.binder.connection.execute(
         f"SELECT date_part('year', {interval}) = 0 AND date_part('month', {interval}) = 0,"
         f" epoch_us(TIMESTAMP '1970-01-01' + {interval})"
     ).fetchone()
-    if row is None or not row[0]:
-        return None
-    micros = micros_sql(x.sql)
-    name = "try_add" if isinstance(node, exp.Add) else "try_subtract"
-    moved = f"{name}({micros}, {row[1]}L)"
-    value = timestamp_sql(f"CASE WHEN least({micros}, {moved}) >= {FIRST_US}L THEN {moved} END")
-    return partial(f"CASE WHEN {infinite_sql(x)} THEN {x.sql} ELSE {value} END", "TIMESTAMP", x)
+    return None if row is None or not row[0] else Cell(f"{row[1]}L", "BIGINT")
 
 
 TRANSLATIONS: Mapping[type[exp.Expr] | str, Translation] = {
