@@ -1539,7 +1539,7 @@ STOPS = [
         "sources/base.py",
         "if _MOMENT.fullmatch(kind):",
         "if False:",
-        "sql/test_never_stops.py",
+        "sql/test_never_stops.py::test_no_row_stops_a_run",
     ),
     Break(
         "hours out of range are read",
@@ -1547,7 +1547,7 @@ STOPS = [
         "sources/base.py",
         'elif kind.upper() == "TIME":',
         "elif False:",
-        "sql/test_never_stops.py",
+        "sql/test_never_stops.py::test_no_row_stops_a_run",
     ),
     Break(
         "times out of range are made",
@@ -1555,7 +1555,7 @@ STOPS = [
         "sql/database.py",
         "if name in _UNCHECKED_TIMES and len(arguments) <= 1:",
         "if name in _UNCHECKED_TIMES and len(arguments) < 1:",
-        "sql/test_never_stops.py",
+        "sql/test_never_stops.py::test_no_row_stops_a_run",
     ),
     Break(
         "a time zone may be a column",
@@ -1563,7 +1563,7 @@ STOPS = [
         "sql/database.py",
         'if method or any(below.get("class") == "COLUMN_REF" for below in _nodes(constant)):',
         "if method:",
-        "sql/test_never_stops.py",
+        "sql/test_never_stops.py::test_no_row_stops_a_run",
     ),
     Break(
         "constants are not tried out",
