@@ -18,14 +18,17 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import typer.main
 
+from dpsqlp.accounting.calibrate import calibrate
+from dpsqlp.accounting.model import Caps, Process
 from dpsqlp.cli.app import app
-from dpsqlp.errors import SqlError
+from dpsqlp.errors import PlanError, SqlError
 from dpsqlp.experiments.paper import SYNTHETIC
+from dpsqlp.mechanisms import fit_blt
 from dpsqlp.sql import compile_script, options
 
 ROOT = Path(__file__).parents[1]
@@ -153,6 +156,24 @@ def test_every_error_is_documented() -> None:
     reference = (ROOT / "docs/operations.md").read_text()
     names = [name for name, value in vars(errors).items() if isinstance(value, type)]
     assert [name for name in names if f"`{name}`" not in reference] == []
+
+
+def test_the_smallest_epsilons_are_accepted_and_smaller_ones_refused() -> None:
+    text = (ROOT / "docs/limitations.md").read_text()
+    rows = re.findall(r"^  \| ([\d,]+) \| ([\d. |]+) \|$", text, re.M)
+    assert len(rows) == 4
+    for triggers, cells in rows:
+        mechanism = fit_blt(int(triggers.replace(",", "")))
+        for most, said in zip((10, 100, 1_000, 10_000), cells.split(" | "), strict=True):
+            given: dict[str, Any] = {
+                "delta": 1e-9,
+                "caps": Caps(most, most, most),
+                "mechanism": mechanism,
+            }
+            given |= {"processes": [Process("n", "count")], "release": "every_trigger"}
+            calibrate(epsilon=float(said), **given)
+            with pytest.raises(PlanError, match="too large for exact arithmetic"):
+                calibrate(epsilon=float(said) * 0.9, **given)
 
 
 def test_the_readme_says_what_was_measured() -> None:

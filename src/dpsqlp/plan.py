@@ -20,7 +20,7 @@ from dpsqlp.accounting.model import (
     Release,
     Selection,
 )
-from dpsqlp.errors import PlanError
+from dpsqlp.errors import PlanError, StateError
 from dpsqlp.mechanisms import Mechanism, from_parameters
 
 NOISE_VERSION = 1
@@ -82,6 +82,15 @@ class Plan:
         return max((c + 1 for c in columns if c is not None), default=0)
 
     @property
+    def rounds(self) -> bool:
+        """Whether a key that was released is selected anew."""
+        return self.release == "threshold" and self.public_keys is None
+
+    def open_periods(self, trigger: int) -> range:
+        """The unit periods open at a grid trigger; without periods there is one, 0."""
+        return range(1) if self.periods is None else self.periods.open(trigger)
+
+    @property
     def settles(self) -> bool:
         """Whether a key that was selected needs no more votes: it stays so, and no column counts
         them.
@@ -93,6 +102,11 @@ class Plan:
     @classmethod
     def restore(cls, description: dict[str, Any]) -> Plan:
         """The plan that described itself so, bit for bit."""
+        if description["noise_version"] != NOISE_VERSION:
+            raise StateError(
+                f"The state has noise version {description['noise_version']}, and this dpsqlp makes"
+                f" {NOISE_VERSION}. Use the version of dpsqlp that wrote it."
+            )
         calibration = description["calibration"]
         selection = calibration["selection"]
         periods = description["periods"]

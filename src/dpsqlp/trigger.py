@@ -120,7 +120,8 @@ class Pipeline:
             place, table, members = task
             return place, *self.by_unit(table, records, members, state.selected)
 
-        units = list(each(by_unit, list(_by_unit(self.plan, state, records))))
+        tasks = list(_unit_tasks(self.plan, state, records))
+        units = list(each(by_unit, tasks))  # (period, shard), what was kept, its groups
         parts = [part for _, _, part in units]
 
         def by_key(task: tuple[Place, KeyTable]) -> tuple[Place, Groups, Released]:
@@ -128,7 +129,8 @@ class Pipeline:
             groups = merge(parts, window, shard, state.shards)
             return (window, shard), groups, self.by_key(table, groups, window, trigger)
 
-        keys = list(each(by_key, list(self._by_key(state, trigger))))
+        windows = list(self._key_tasks(state, trigger))
+        keys = list(each(by_key, windows))  # (window, shard), groups, what is released
 
         for (window, _), _, released in keys:
             self.settle(state.selected, window, released.selected)
@@ -163,7 +165,7 @@ class Pipeline:
         if self.plan.settles:
             selected.setdefault(window, Table()).insert(ids)
 
-    def _by_key(self, state: State, trigger: int) -> Iterator[tuple[Place, KeyTable]]:
+    def _key_tasks(self, state: State, trigger: int) -> Iterator[tuple[Place, KeyTable]]:
         """The keys of every open (window, shard)."""
         for window in self.plan.windows.open(trigger):
             if window not in state.keys:
@@ -201,9 +203,11 @@ def _check_turn(plan: Plan, state: State, trigger: int) -> None:
         )
 
 
-def _by_unit(plan: Plan, state: State, records: Records) -> Iterator[tuple[Place, UnitTable, Rows]]:
+def _unit_tasks(
+    plan: Plan, state: State, records: Records
+) -> Iterator[tuple[Place, UnitTable, Rows]]:
     """The units of every open (period, shard), and which records are theirs."""
-    for period in [0] if plan.periods is None else plan.periods.open(records.trigger):
+    for period in plan.open_periods(records.trigger):
         if period not in state.units:
             state.units[period] = [UnitTable() for _ in range(state.shards)]
         shards = route(records.home, records.period, period, state.shards)

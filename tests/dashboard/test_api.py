@@ -16,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from dashboard.asking import NOW, SINK, ask, client, until
-from dashboard.pipelines import HOSTILE, PAGES, SQL, replay, write_events
+from dashboard.pipelines import HOSTILE, SQL, replay, write_events
 from dpsqlp.dashboard import history as history_module
 from dpsqlp.dashboard.about import About
 from dpsqlp.dashboard.answers import Answers
@@ -29,7 +29,7 @@ from dpsqlp.dashboard.release import identify
 from dpsqlp.dashboard.statement import guess_percent
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import StateError
-from dpsqlp.sinks.base import Collected, make_sink
+from dpsqlp.sinks.base import Collected
 from dpsqlp.sql import compile_script, explain_text
 from running import FakeClock
 
@@ -425,12 +425,6 @@ def test_a_page_begins_before_the_first_trigger(tmp_path: Path) -> None:
     assert asked.get("/metrics").status_code == 200
     replay(tmp_path, triggers=1)
     assert ask(asked, f"{SINK}/keys")["total"] > 0
-
-
-def test_the_pages_and_the_clock_of_these_tests() -> None:
-    assert len(PAGES) == len(set(PAGES))
-    assert WINDOWS[0] < NOW < WINDOWS[-1] + HOUR
-    assert make_sink("x", {"connector": "stdout"}, Path()) is not None
 
 
 @pytest.mark.parametrize(("name", "neighbour"), [("views=7", "x"), ("x[1]", "x1"), ("x*", "xy")])

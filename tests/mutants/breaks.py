@@ -925,10 +925,9 @@ RELEASE = [
         "a window without records passed over",
         "1: every public key of every grid window is released at every trigger",
         "trigger.py",
-        "keys = list(each(by_key, list(self._by_key(state, trigger))))",
+        "windows = list(self._key_tasks(state, trigger))",
         "seen = np.unique(np.concatenate([part.window for part in parts]))\n"
-        "        tasks = [t for t in self._by_key(state, trigger) if t[0][0] in seen]\n"
-        "        keys = list(each(by_key, tasks))",
+        "        windows = [t for t in self._key_tasks(state, trigger) if t[0][0] in seen]",
         INVARIANTS + "test_public_keys_are_released_at_every_trigger_of_every_window",
     ),
     Break(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from dpsqlp.entropy.secret import Secret
-from dpsqlp.errors import SqlError
+from dpsqlp.errors import SqlError, StateError
+from dpsqlp.plan import Plan
 from dpsqlp.sql import compile_script, connect, make_plan, standard_deviations, total
 from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.trigger import Pipeline, State
@@ -160,3 +162,12 @@ def test_plans_compare_by_what_they_compute() -> None:
     """Two compilations of one text are one plan."""
     assert replace(query()) == query()
     assert make_plan(query()).fingerprint == make_plan(query()).fingerprint
+
+
+def test_another_noise_version_is_refused() -> None:
+    """Its noise would be other noise on the same stream."""
+    plan = make_plan(query())
+    described = json.loads(json.dumps(plan.describe()))
+    assert Plan.restore(described) == plan
+    with pytest.raises(StateError, match=r"noise version 2.*Use the version of dpsqlp"):
+        Plan.restore(described | {"noise_version": 2})

@@ -194,7 +194,7 @@ def test_another_secret_plan_or_instance_is_refused() -> None:
         reopen(committed(), secret=Secret(bytes(32), SECRET.instance))
     with pytest.raises(StateError, match="secret"):
         reopen(committed(), secret=Secret(SECRET.key, bytes(16)))
-    with pytest.raises(StateError, match="query"):
+    with pytest.raises(StateError, match="two pipelines"):
         reopen(committed(), replace(plan, query="other"))
 
 

@@ -134,6 +134,7 @@ def run(
     for alone, option, needed in (
         (master is not None and engine != "spark", "--master", "--engine spark"),
         (shards is not None and engine != "spark", "--shards", "--engine spark"),
+        (metrics and engine == "spark", "--metrics", "--engine local"),
         (port is not None and not dashboard, "--port", "--dashboard"),
         (operator_metrics and not dashboard, "--operator-metrics", "--dashboard"),
     ):

@@ -35,12 +35,12 @@ def inspection(state: Path) -> str:
         )
     parts = []
     for name, (storage, body) in sinks.items():
-        plan = Plan.restore(body["plan"])
+        plan, manifest = Plan.restore(body["plan"]), read_manifest(storage)
         lines = [
             ("promise", _promise([plan], body)),
             ("created", moment(body["created"])),
-            *_time(plan, body, read_manifest(storage)),
-            *_release(storage),
+            *_time(plan, body, manifest),
+            *_release(storage, manifest),
             ("plan", plan.fingerprint.hex()),
         ]
         parts.append("\n".join([name, *(f"  {label:<13}{text}" for label, text in lines)]))
@@ -83,9 +83,8 @@ def _time(plan: Plan, body: dict[str, Any], manifest: Manifest | None) -> list[t
     return [*lines, ("windows", f"{text}; each {size}, the first from {start}")]
 
 
-def _release(storage: LocalStorage) -> list[tuple[str, str]]:
+def _release(storage: LocalStorage, manifest: Manifest | None) -> list[tuple[str, str]]:
     """The size and the columns of the last release. A running pipeline may just replace it."""
-    manifest = read_manifest(storage)
     if manifest is None or manifest.release is None:
         return []
     data = storage.get(manifest.release.name)

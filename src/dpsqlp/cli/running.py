@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dpsqlp.cli.log import Log
 from dpsqlp.cli.progress import make_progress
+from dpsqlp.cli.refusing import INTERRUPTED
 from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.script import open_engine, open_spark_engine
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from dpsqlp.dashboard.watching import Watching
 
 DONE = 0
-INTERRUPTED = 130
 
 
 def run_script(
@@ -42,24 +43,16 @@ def run_script(
     on_spark: bool,
     master: str | None,
     shards: int,
-    dashboard: bool = False,
-    port: int | None = None,
-    operator_metrics: bool = False,
+    dashboard: bool,
+    port: int | None,
+    operator_metrics: bool,
 ) -> int:
     """Run a script's sinks; returns the exit code."""
     program = compile_script(read_file(file), folder=str(file.parent))
     _check(program)
     state = given_state or file.with_suffix(".state")
     secret = given_secret or file.with_suffix(".secret")
-    again = ["dpsqlp", "run", str(file)]
-    again += [] if given_state is None else ["--state", str(given_state)]
-    again += [] if given_secret is None else ["--secret", str(given_secret)]
-
-    again += ["--engine", "spark"] if on_spark else []
-    again += [] if master is None else ["--master", master]
-    again += ["--dashboard"] if dashboard else []
-    again += ["--port", str(port)] if dashboard and port is not None else []
-    again += ["--operator-metrics"] if dashboard and operator_metrics else []
+    again = ["dpsqlp", *sys.argv[1:]]
     watching = _watching(state, port, operator_metrics) if dashboard else None
 
     def opened(sink: SinkDef, spark: SparkSession | None) -> Engine:

@@ -123,7 +123,7 @@ def _not_promised(unit: str, numbers: dict[str, Any]) -> list[str]:
         " reveal adds up."
     )
     return [
-        *numbers.get("unprotected", ()),  # by a pipeline of an older version not said
+        *numbers["unprotected"],
         *([combined] if others else []),
         "Facts about many people are no secret: that is what the numbers are for. If they allow a"
         f" conclusion about people like somebody, they allow it whether or not that {unit} is in"

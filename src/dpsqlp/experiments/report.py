@@ -204,12 +204,11 @@ def _trends(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
 
 def _real(results: Mapping[str, dict[str, Any]], plots: Mapping[str, str]) -> Iterator[str]:
     for real in _of(results, "real"):
-        spending = real.get("selection_spending", "even")  # older results had no choice
         yield (
             f"## {real['file']}\n\n{_size(real)}, {real['true_keys']:,} keys; {real['triggers']}"
             f" triggers, ε = {real['epsilon']:g}, δ = {real['delta']:g}, C = {real['C']}; `best`"
             f" with c = {real['c']}, Cs = {real['Cs']}, share {real['selection_share']:g},"
-            f" spending {spending}.\n"
+            f" spending {real['selection_spending']}.\n"
         )
         yield _plot(real["name"], plots, f"Accuracy on {real['file']}")
         yield markdown(*cells(real["rows"]))

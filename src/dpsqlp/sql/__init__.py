@@ -1,31 +1,24 @@
 """SQL: text to validated queries, plans and explanations."""
 
-from dpsqlp.sql.compile import Script, compile_script, parse, read_file
+from dpsqlp.sql.compile import compile_script, read_file
 from dpsqlp.sql.database import connect
 from dpsqlp.sql.explain import explain, explain_text, explain_total, total, unit_text
 from dpsqlp.sql.plan import make_plan, standard_deviations
 from dpsqlp.sql.query import (
     Emit,
     Hop,
-    Output,
     Program,
-    PublicTable,
     Query,
     SinkDef,
-    SourceDef,
     Tumble,
 )
 
 __all__ = [
     "Emit",
     "Hop",
-    "Output",
     "Program",
-    "PublicTable",
     "Query",
-    "Script",
     "SinkDef",
-    "SourceDef",
     "Tumble",
     "compile_script",
     "connect",
@@ -33,7 +26,6 @@ __all__ = [
     "explain_text",
     "explain_total",
     "make_plan",
-    "parse",
     "read_file",
     "standard_deviations",
     "total",

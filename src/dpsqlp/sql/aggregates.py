@@ -314,8 +314,6 @@ def is_aggregate(node: exp.Expr) -> bool:
         return True
     if isinstance(node, exp.Anonymous):
         return function_kind(str(node.this), len(node.expressions)) == "aggregate"
-    if not isinstance(node, exp.Func) or isinstance(node, exp.Cast | exp.Case | exp.Connector):
-        return False
     return isinstance(node, exp.AggFunc)
 
 

@@ -132,7 +132,7 @@ def read_options(text: Text, statement: exp.Expr, role: str) -> dict[str, Option
     for name, value in options.items():
         if name == "connector":
             continue
-        if name.startswith(_PASSED_ON.get(str(connector), ("connector.",))):
+        if name.startswith(_PASSED_ON.get(str(connector), ())):
             continue
         if name not in known[str(connector)]:
             names = ["connector", *known[str(connector)]]

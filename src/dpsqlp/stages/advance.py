@@ -55,14 +55,12 @@ def advance(
         table.rows, table.totals, rows, groups.prev, groups.votes, groups.values, index
     )  # rows with new records, each once
     selected = _select(plan, noises, table, candidates, window, index)  # rows
-    if plan.release == "threshold" and plan.public_keys is None:
-        slots = _slots(table, selected)
-        values = _perturb(plan, noises, table, slots, window, index)
-        _begin_round(table, selected, index)
-    else:
-        _slots(table, selected)
+    slots = _slots(table, selected)
+    if not plan.rounds:  # what was selected before is released again
         slots = np.arange(table.released.size)
-        values = _perturb(plan, noises, table, slots, window, index)
+    values = _perturb(plan, noises, table, slots, window, index)
+    if plan.rounds:
+        _begin_round(table, selected, index)
     changed = np.concatenate([candidates, selected[table.rows["touched"][selected] != index]])
     texts = table.texts(table.released.rows[slots])
     return Released(texts, values, changed, table.ids(selected))

@@ -102,7 +102,7 @@ def bound(
             records.window,
             records.index,
             (plan.caps.records, plan.caps.records_per_key, plan.caps.selections),
-            plan.release == "threshold" and plan.public_keys is None,
+            plan.rounds,
             32 - plan.triggers.bit_length(),
             made,
             bounded.kept,

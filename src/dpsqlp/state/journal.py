@@ -280,6 +280,6 @@ def _check_identity(found: Manifest, expected: Manifest) -> None:
         )
     if found.fingerprint != expected.fingerprint:
         raise StateError(
-            "The query or its parameters are not those this state was made with. Run the original"
-            " query, or begin a new pipeline with a state of its own, which spends again."
+            "manifest.json and pipeline.json are of two pipelines. Restore the whole folder from"
+            " one copy, or begin a new pipeline, which spends again."
         )

@@ -161,7 +161,7 @@ def parse_name(name: str) -> tuple[str, Place]:
 
 def open_places(plan: Plan, trigger: int, shard: int) -> Iterator[tuple[str, Place]]:
     """The tables of a shard that a trigger has open: units of periods, then keys of windows."""
-    for period in [0] if plan.periods is None else plan.periods.open(trigger):
+    for period in plan.open_periods(trigger):
         yield "units", (period, shard)
     for window in plan.windows.open(trigger):
         yield "keys", (window, shard)

@@ -2,7 +2,7 @@
 
 A put is atomic and durable: after it returns the whole object is there; after a crash during it
 either the old object or the new one is. Nothing else is asked of a store, so an object store will
-do. Names are relative paths with forward slashes.
+do (`remote`). Names are relative paths with forward slashes.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class BoundTask(Task):
             )
         selected = worker.selected()
         by_id = np.lexsort(records.unit.T)  # an order that does not come from Spark
-        for period in [0] if plan.periods is None else plan.periods.open(self.trigger):
+        for period in plan.open_periods(self.trigger):
             name = shard_name("units", (period, shard))
             table = worker.take(name)
             assert isinstance(table, UnitTable)
