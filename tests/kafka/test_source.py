@@ -394,6 +394,31 @@ def test_avro_by_a_registry_with_a_schema_that_changes(
     away.close()
 
 
+def test_a_range_reads_the_same_whatever_the_registry_learns_or_forgets(
+    broker: Broker, topic: str, registry: Registry
+) -> None:
+    """The schemas there were are part of the range: others are unknown to it, for good."""
+    broker.create(topic)
+    one = registry.add(FIRST)
+    source = made(broker, topic, format="avro", schema_registry=registry.address)
+    early = avro(FIRST, {"unit": "a", "k": 7, "ts": 1767225601000}, one)
+    late = avro(SECOND, {"more": [1], "K": 8, "unit": "x"}, one + 1)
+    broker.send(topic, [early, None, late])
+    range_ = json.loads(json.dumps(source.take(source.begin(), 1, None)))
+    assert units(source, range_) == ["a"]
+    assert registry.add(SECOND) == one + 1
+    again = made(broker, topic, format="avro", schema_registry=registry.address)
+    for each in (source, again):
+        assert units(each, range_) == ["a"]
+        assert units(each, each.take(each.begin(), 1, None)) == ["a", "x"]
+        each.close()
+    registry.schemas.clear()
+    forgotten = made(broker, topic, format="avro", schema_registry=registry.address)
+    with pytest.raises(UnavailableError, match="no longer has a schema"):
+        units(forgotten, range_)
+    forgotten.close()
+
+
 def test_a_value_that_does_not_fit_its_type_is_null_alone() -> None:
     """Arrow would refuse the whole column."""
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
@@ -495,7 +520,7 @@ def test_a_registry_that_refuses(
     address = registry.address.replace("http://", "http://user:hunter2@")
     source = made(broker, topic, format="avro", schema_registry=address)
     with pytest.raises(error, match="schema registry") as refusal:
-        source._decode([b"\0\0\0\0\1x"])
+        source._decode([b"\0\0\0\0\1x"], [1])
     assert "hunter2" not in str(refusal.value)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -133,19 +133,28 @@ class Registry:
             raise PlanError(text) from None
         self._known: dict[int, Any] = {}
 
-    def schema(self, number: int) -> Any:
-        """A schema by its number; None if there is none, for now, or none to read by."""
+    def has(self, number: int) -> bool:
+        """Whether there is a schema of this number, for now."""
         if number not in self._known:
             try:
                 text = str(self._client.get_schema(number).schema_str)
             except Exception as problem:
                 if getattr(problem, "http_status_code", None) == _NOT_FOUND:
-                    return None
+                    return False
                 raise self._refused(problem) from None
             try:
                 self._known[number] = parsed(text)
             except UnusableError:
                 self._known[number] = None
+        return True
+
+    def schema(self, number: int) -> Any:
+        """A schema that there was; None if values are not read by it."""
+        if not self.has(number):
+            raise UnavailableError(
+                f"The schema registry {self._shown} no longer has a schema that it had when the"
+                " trigger began. Bring it back. Nothing is lost."
+            )
         return self._known[number]
 
     def header(self, subject: str, schema: Any) -> bytes:
@@ -188,16 +197,26 @@ class Schemas:
             except (OSError, ValueError) as error:
                 raise PlanError(f"The Avro schema {file} cannot be used: {error}.") from None
 
-    def split(self, values: Sequence[bytes]) -> list[tuple[Any, bytes] | None]:
-        """The schema and the body of each value; None if there is no telling."""
+    def known(self, values: Iterable[bytes]) -> set[int]:
+        """The numbers that values name of schemas that the registry has, for now."""
+        if self._registry is None:
+            return set()
+        numbers = {_number(value) for value in values}
+        return {n for n in numbers if n is not None and self._registry.has(n)}
+
+    def split(
+        self, values: Sequence[bytes], known: Collection[int]
+    ) -> list[tuple[Any, bytes] | None]:
+        """The schema, one of those known, and the body of each value; None if there is none."""
         if self._registry is None:
             return [(self._only, value) for value in values]
         numbers = [_number(value) for value in values]
-        schemas = {n: self._registry.schema(n) for n in set(numbers) if n is not None}
-        known = [None if number is None else schemas[number] for number in numbers]
+        schemas: dict[int | None, Any] = {
+            n: self._registry.schema(n) for n in set(known).intersection(numbers)
+        }
         return [
             None if schema is None else (schema, value[_HEADER:])
-            for schema, value in zip(known, values, strict=True)
+            for schema, value in zip(map(schemas.get, numbers), values, strict=True)
         ]
 
 
