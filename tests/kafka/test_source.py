@@ -524,6 +524,16 @@ def test_a_registry_that_refuses(
     assert "hunter2" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(("code", "number"), [(400, 7), (404, 7), (422, 7), (500, 2**31)])
+def test_a_number_that_no_schema_has_stops_nothing(
+    registry: Registry, code: int, number: int
+) -> None:
+    """Registries say so in several ways; what none could have is not asked for."""
+    registry.refuses = code
+    schemas = Schemas({"schema_registry": registry.address}, Path())
+    assert schemas.known([b"\0" + number.to_bytes(4, "big") + b"x"]) == set()
+
+
 @pytest.mark.parametrize("options", [{}, {"schema": "a", "schema_registry": "http://b"}])
 def test_avro_needs_one_way_to_know_the_schema(broker: Broker, options: dict[str, str]) -> None:
     with pytest.raises(PlanError, match="either schema"):

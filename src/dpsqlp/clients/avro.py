@@ -29,7 +29,8 @@ except ImportError:
 _MAGIC = b"\0"
 _HEADER = 5
 _TYPES_MAX = 10_000
-_NOT_FOUND, _PASSING = 404, (408, 429)
+_NUMBERS = 1 << 31
+_NO_SCHEMA, _PASSING = (400, 404, 422), (408, 429)  # registries differ
 _ARROW = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -139,7 +140,7 @@ class Registry:
             try:
                 text = str(self._client.get_schema(number).schema_str)
             except Exception as problem:
-                if getattr(problem, "http_status_code", None) == _NOT_FOUND:
+                if getattr(problem, "http_status_code", None) in _NO_SCHEMA:
                     return False
                 raise self._refused(problem) from None
             try:
@@ -221,8 +222,10 @@ class Schemas:
 
 
 def _number(value: bytes) -> int | None:
+    """The number of a value's schema; None if no schema can have it."""
     framed = value[:1] == _MAGIC and len(value) >= _HEADER
-    return int.from_bytes(value[1:_HEADER], "big") if framed else None
+    number = int.from_bytes(value[1:_HEADER], "big")
+    return number if framed and number < _NUMBERS else None
 
 
 def decode(schema: Any, body: bytes) -> dict[str, Any] | None:
