@@ -472,6 +472,18 @@ def test_types_of_avro(tmp_path: Path, schema: Any, column: str, given: Any, exp
     assert table.column("x").to_pylist() == [expected]
 
 
+@pytest.mark.parametrize("said", [{}, {"scale": 2}, {"precision": 0}, {"precision": []}])
+def test_a_decimal_that_is_none_stops_nothing(tmp_path: Path, said: dict[str, Any]) -> None:
+    """Its nulls are values of the schema."""
+    schema = field(["null", {"type": "bytes", "logicalType": "decimal"} | said])
+    (tmp_path / "r.avsc").write_text(json.dumps(schema))
+    source = SourceDef("s", (("x", "DOUBLE"),), {"schema": "r.avsc"})
+    decoder = AvroDecoder(source, declared_schema(source), Schemas(source.options, tmp_path))
+    table, bad = decoder([b"\0", b"\0"])
+    assert bad == []
+    assert table.column("x").to_pylist() == [None, None]
+
+
 def field(kind: Any) -> Any:
     return {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
 

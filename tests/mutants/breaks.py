@@ -1507,6 +1507,16 @@ KAFKA = [
         "kafka/test_source.py::test_a_number_that_no_schema_has_stops_nothing",
     ),
     Break(
+        "a decimal without digits stops the run",
+        "2: an expression that fails on a row yields NULL",
+        "clients/avro.py",
+        "        return pa.decimal128(precision, scale) if 1 <=",
+        "        if precision < 1:\n"
+        "            raise SourceError('No decimal.')\n"
+        "        return pa.decimal128(precision, scale) if 1 <=",
+        "kafka/test_source.py::test_a_decimal_that_is_none_stops_nothing",
+    ),
+    Break(
         "a release that is out is published again",
         "6: a retry re-emits",
         "sinks/kafka.py",

@@ -247,8 +247,8 @@ def arrow_type(schema: Any) -> pa.DataType | None:
         return _ARROW.get(schema)
     logical = schema.get("logicalType")
     if logical == "decimal":
-        precision = schema["precision"]
-        return pa.decimal128(precision, schema.get("scale", 0)) if precision <= 38 else None
+        precision, scale = schema.get("precision") or 0, schema.get("scale") or 0
+        return pa.decimal128(precision, scale) if 1 <= precision <= 38 else None
     return _LOGICAL.get(str(logical)) or _ARROW.get(schema["type"])
 
 
