@@ -578,6 +578,7 @@ def test_a_table_that_was_made_anew_is_refused(server: Cluster) -> None:
         ("id int DEFAULT -nextval('q'), u text", "id"),
         ("at timestamptz, u text", "at"),
         ("at timestamptz DEFAULT '2024-01-01', u text", "at"),
+        ("at timestamptz DEFAULT statement_timestamp(), u text", "at"),
     ],
 )
 def test_a_column_that_something_else_fills_is_refused(
