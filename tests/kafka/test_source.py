@@ -295,6 +295,14 @@ def test_a_partition_that_is_not_listed_for_a_moment_is_not_read_again(
     assert source.after(position, {"topic": "new", "ranges": [[0, 0, 6]]})["offsets"] == {"0": 6}
 
 
+def test_the_position_of_another_source_is_refused(broker: Broker, topic: str) -> None:
+    source = made(broker, topic)
+    for position in (None, {"taken": []}, {"table": "t", "column": "id", "after": "3"}):
+        with pytest.raises(SourceError, match="connector it had"):
+            source.take(position, 1, None)
+    source.close()
+
+
 def test_a_field_of_another_type_or_a_new_one_changes_no_other(broker: Broker, topic: str) -> None:
     """A schema that changes in mid-stream: nulls where a column has nothing to read."""
     broker.create(topic)

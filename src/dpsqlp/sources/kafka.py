@@ -55,6 +55,11 @@ class KafkaSource(Source):
 
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """What each partition has now, from where it was read to."""
+        if not isinstance(position, dict) or "offsets" not in position:
+            raise SourceError(
+                "The state stands at a position that is not one of a topic. Give the source the"
+                " connector it had, or begin a new pipeline, which spends again."
+            )
         topic = self._found(position)
         self._dead_letters.check()
         ends = self._kafka.offsets(topic, end=True)
