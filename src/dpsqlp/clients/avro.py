@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from dpsqlp.errors import DpsqlpError, PlanError, SinkError, SourceError, UnavailableError
+from dpsqlp.sql import connect
 from dpsqlp.sql.query import OptionValue
 
 try:
@@ -271,8 +272,8 @@ class Encoder:
 
     def __call__(self, release: pa.Table) -> list[bytes]:
         """A value for each row."""
-        columns = [field.with_type(_released(field.type)) for field in release.schema]
-        kinds = [{"name": f.name, "type": ["null", _avro_type(f.type)]} for f in columns]
+        table = _released(release)
+        kinds = [{"name": f.name, "type": ["null", _avro_type(f.type)]} for f in table.schema]
         schema = {"type": "record", "name": "release", "namespace": "dpsqlp", "fields": kinds}
         try:
             written = fastavro.parse_schema(schema)
@@ -280,7 +281,8 @@ class Encoder:
             raise PlanError(f"A column cannot be named so in Avro: {error}. Use AS.") from None
         header = self._registry.header(f"{self._topic}-value", schema)
         values = []
-        for row in release.cast(pa.schema(columns)).to_pylist():
+        numbers = pa.schema([field.with_type(_plain(field.type)) for field in table.schema])
+        for row in table.cast(numbers).to_pylist():
             stream = io.BytesIO(header)
             stream.seek(_HEADER)
             fastavro.schemaless_writer(stream, written, row)
@@ -288,18 +290,34 @@ class Encoder:
         return values
 
 
-def _released(kind: pa.DataType) -> pa.DataType:
-    """A column's type, as Avro can have it: integers fit, times are UTC, the rest is text."""
+def _released(release: pa.Table) -> pa.Table:
+    """The columns as Avro can have them: integers fit, times are UTC, the rest is text."""
+    places = [f"c{place}" for place in range(release.num_columns)]
+    columns = [_cast(*column) for column in zip(places, release.schema.types, strict=True)]
+    with connect() as database:
+        database.register("release", release.rename_columns(places))
+        table = database.sql(f"SELECT {', '.join(columns)} FROM release").to_arrow_table()
+    return table.rename_columns(release.column_names)
+
+
+def _cast(name: str, kind: pa.DataType) -> str:
     if pa.types.is_uint64(kind):
-        return pa.decimal128(20, 0)
+        return f"CAST({name} AS DECIMAL(20, 0))"
     if pa.types.is_integer(kind):
-        return pa.int64()
+        return f"CAST({name} AS BIGINT)"
     if pa.types.is_floating(kind):
-        return pa.float64()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC")
+        return f"CAST({name} AS DOUBLE)"
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        return f"CAST({name} AS TIMESTAMPTZ)"
     known = (pa.types.is_boolean, pa.types.is_date, pa.types.is_decimal, pa.types.is_binary)
-    return kind if any(is_kind(kind) for is_kind in known) else pa.string()
+    return name if any(is_kind(kind) for is_kind in known) else f"CAST({name} AS VARCHAR)"
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Dates and times as numbers: not all are in Python's calendar, and some are infinite."""
+    if pa.types.is_date(kind):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
 def _avro_type(kind: pa.DataType) -> Any:
@@ -308,7 +326,8 @@ def _avro_type(kind: pa.DataType) -> Any:
     if pa.types.is_date(kind):
         return {"type": "int", "logicalType": "date"}
     if pa.types.is_decimal(kind):
-        decimal = {"precision": kind.precision, "scale": kind.scale}
+        precision = 39 if kind == pa.decimal128(38, 0) else kind.precision  # it may be a HUGEINT
+        decimal = {"precision": precision, "scale": kind.scale}
         return {"type": "bytes", "logicalType": "decimal", **decimal}
     return {pa.bool_(): "boolean", pa.int64(): "long", pa.float64(): "double"}.get(
         kind, "bytes" if pa.types.is_binary(kind) else "string"
