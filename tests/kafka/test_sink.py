@@ -205,6 +205,19 @@ def test_a_broker_that_is_killed_in_mid_stream(
     assert published(broker, topic) == expected(1, 2, 3)
 
 
+def test_a_marker_that_was_deleted_stops_nothing(broker: Broker, topic: str) -> None:
+    """What compaction has not yet removed still counts."""
+    sink = made(broker, topic)
+    sink.emit(1, release(1))
+    sink.close()
+    broker.send(f"{topic}.triggers", [None], key=PIPELINE.encode())
+    again = made(broker, topic)
+    for trigger in (1, 2):
+        again.emit(trigger, release(trigger))
+    again.close()
+    assert published(broker, topic) == expected(1, 2)
+
+
 WRITER = """
 import sys
 from kafka.test_sink import KafkaSink, PIPELINE, UnavailableError, release
