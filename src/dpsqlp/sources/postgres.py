@@ -431,6 +431,8 @@ def _cast(name: str, kind: str, declared: str) -> str:
         return f"unhex({name})" if blob else rf"TRY_CAST('\x' || {name} AS {declared})"
     nested = kind == "json" and declared.upper() not in ("VARCHAR", "TEXT", "STRING")
     value = f"TRY_CAST({name} AS JSON)" if nested else name
+    if declared.upper().startswith(("DATE", "TIMESTAMP")):  # DuckDB passes over the BC
+        value = f"CASE WHEN {name} NOT LIKE '% BC%' THEN {value} END"
     return f"TRY_CAST({value} AS {declared})"
 
 
