@@ -6,9 +6,11 @@ import base64
 import io
 import json
 import re
+import sys
 import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,7 +23,7 @@ from confluent_kafka import Producer
 
 from dpsqlp.clients import kafka as clients
 from dpsqlp.clients.avro import Schemas, UnusableError, parsed
-from dpsqlp.errors import PlanError, SourceError, UnavailableError
+from dpsqlp.errors import DpsqlpError, PlanError, SourceError, UnavailableError
 from dpsqlp.sources.avro import AvroDecoder, _column
 from dpsqlp.sources.base import declared_schema
 from dpsqlp.sources.kafka import KafkaSource
@@ -613,6 +615,20 @@ def test_what_waiting_does_not_heal_is_not_waited_for(broker: Broker) -> None:
     with pytest.raises(SourceError, match="refuse"):
         source.take(source.begin(), 1, None)
     source.close()
+
+
+@pytest.mark.parametrize(
+    ("package", "module"), [("confluent_kafka", "kafka"), ("fastavro", "avro")]
+)
+def test_a_package_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, package: str, module: str
+) -> None:
+    """That is the installation, not the plan."""
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"dpsqlp.clients.{module}")
+    with pytest.raises(DpsqlpError, match="not installed") as refusal:
+        import_module(f"dpsqlp.clients.{module}")
+    assert refusal.type is DpsqlpError
 
 
 def test_columns_that_json_cannot_have() -> None:

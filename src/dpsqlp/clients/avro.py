@@ -25,7 +25,7 @@ try:
     import fastavro
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 except ImportError:
-    raise PlanError("Avro is not installed. Run `pip install 'dpsqlp[kafka]'`.") from None
+    raise DpsqlpError("Avro is not installed. Run `pip install 'dpsqlp[kafka]'`.") from None
 
 _MAGIC = b"\0"
 _HEADER = 5
