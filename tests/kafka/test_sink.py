@@ -21,8 +21,10 @@ import pytest
 from confluent_kafka import Producer
 
 from dpsqlp.clients import kafka as clients
+from dpsqlp.clients.avro import Encoder
 from dpsqlp.errors import PlanError, SinkError, UnavailableError
 from dpsqlp.sinks.kafka import KafkaSink
+from dpsqlp.sql import connect
 from kafka.broker import Broker, Registry
 
 PIPELINE = "p" * 32
@@ -203,6 +205,19 @@ def test_a_broker_that_is_killed_in_mid_stream(
     assert published(broker, topic) == expected(1, 2, 3)
 
 
+def test_a_marker_that_was_deleted_stops_nothing(broker: Broker, topic: str) -> None:
+    """What compaction has not yet removed still counts."""
+    sink = made(broker, topic)
+    sink.emit(1, release(1))
+    sink.close()
+    broker.send(f"{topic}.triggers", [None], key=PIPELINE.encode())
+    again = made(broker, topic)
+    for trigger in (1, 2):
+        again.emit(trigger, release(trigger))
+    again.close()
+    assert published(broker, topic) == expected(1, 2)
+
+
 WRITER = """
 import sys
 from kafka.test_sink import KafkaSink, PIPELINE, UnavailableError, release
@@ -262,6 +277,31 @@ def test_avro(broker: Broker, topic: str, registry: Registry) -> None:
     assert {row["d"] for row in read} == {date(2026, 1, 2)}
     assert {row["u"] for row in read} == {Decimal(2**64 - 1)}
     assert {row["none"] for row in read} == {None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("DATE", "infinity", 2**31 - 1),
+        ("DATE", "5877642-06-25 (BC)", 2 - 2**31),
+        ("TIMESTAMP", "-infinity", 1 - 2**63),
+        ("TIMESTAMPTZ", "294247-01-10 04:00:54.775806+00", 2**63 - 2),
+        ("TIMESTAMP_S", "infinity", 2**63 - 1),
+        ("TIMESTAMP_NS", "2024-01-02 00:00:00.000000001", "2024-01-02 00:00:00.000000001"),
+        ("TIME", "24:00:00", "24:00:00"),
+        ("HUGEINT", str(2**127 - 1), Decimal(2**127 - 1)),
+    ],
+)
+def test_keys_that_python_has_no_value_for(
+    registry: Registry, kind: str, value: str, expected: Any
+) -> None:
+    """A release that cannot be written would be tried for ever."""
+    with connect() as database:
+        keys = database.sql(f"SELECT CAST('{value}' AS {kind}) AS k").to_arrow_table()
+    (written,) = Encoder({"schema_registry": registry.address}, "t")(keys)
+    schema = registry.schemas[0].replace("timestamp-micros", "none").replace('"date"', '"none"')
+    bare = fastavro.parse_schema(json.loads(schema))
+    assert fastavro.schemaless_reader(io.BytesIO(written[5:]), bare, None) == {"k": expected}
 
 
 def test_avro_needs_a_registry(broker: Broker, topic: str) -> None:

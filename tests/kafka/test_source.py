@@ -6,9 +6,11 @@ import base64
 import io
 import json
 import re
+import sys
 import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,7 +23,7 @@ from confluent_kafka import Producer
 
 from dpsqlp.clients import kafka as clients
 from dpsqlp.clients.avro import Schemas, UnusableError, parsed
-from dpsqlp.errors import PlanError, SourceError, UnavailableError
+from dpsqlp.errors import DpsqlpError, PlanError, SourceError, UnavailableError
 from dpsqlp.sources.avro import AvroDecoder, _column
 from dpsqlp.sources.base import declared_schema
 from dpsqlp.sources.kafka import KafkaSource
@@ -295,6 +297,14 @@ def test_a_partition_that_is_not_listed_for_a_moment_is_not_read_again(
     assert source.after(position, {"topic": "new", "ranges": [[0, 0, 6]]})["offsets"] == {"0": 6}
 
 
+def test_the_position_of_another_source_is_refused(broker: Broker, topic: str) -> None:
+    source = made(broker, topic)
+    for position in (None, {"taken": []}, {"table": "t", "column": "id", "after": "3"}):
+        with pytest.raises(SourceError, match="connector it had"):
+            source.take(position, 1, None)
+    source.close()
+
+
 def test_a_field_of_another_type_or_a_new_one_changes_no_other(broker: Broker, topic: str) -> None:
     """A schema that changes in mid-stream: nulls where a column has nothing to read."""
     broker.create(topic)
@@ -394,6 +404,31 @@ def test_avro_by_a_registry_with_a_schema_that_changes(
     away.close()
 
 
+def test_a_range_reads_the_same_whatever_the_registry_learns_or_forgets(
+    broker: Broker, topic: str, registry: Registry
+) -> None:
+    """The schemas there were are part of the range: others are unknown to it, for good."""
+    broker.create(topic)
+    one = registry.add(FIRST)
+    source = made(broker, topic, format="avro", schema_registry=registry.address)
+    early = avro(FIRST, {"unit": "a", "k": 7, "ts": 1767225601000}, one)
+    late = avro(SECOND, {"more": [1], "K": 8, "unit": "x"}, one + 1)
+    broker.send(topic, [early, None, late])
+    range_ = json.loads(json.dumps(source.take(source.begin(), 1, None)))
+    assert units(source, range_) == ["a"]
+    assert registry.add(SECOND) == one + 1
+    again = made(broker, topic, format="avro", schema_registry=registry.address)
+    for each in (source, again):
+        assert units(each, range_) == ["a"]
+        assert units(each, each.take(each.begin(), 1, None)) == ["a", "x"]
+        each.close()
+    registry.schemas.clear()
+    forgotten = made(broker, topic, format="avro", schema_registry=registry.address)
+    with pytest.raises(UnavailableError, match="no longer has a schema"):
+        units(forgotten, range_)
+    forgotten.close()
+
+
 def test_a_value_that_does_not_fit_its_type_is_null_alone() -> None:
     """Arrow would refuse the whole column."""
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
@@ -447,6 +482,18 @@ def test_types_of_avro(tmp_path: Path, schema: Any, column: str, given: Any, exp
     assert table.column("x").to_pylist() == [expected]
 
 
+@pytest.mark.parametrize("said", [{}, {"scale": 2}, {"precision": 0}, {"precision": []}])
+def test_a_decimal_that_is_none_stops_nothing(tmp_path: Path, said: dict[str, Any]) -> None:
+    """Its nulls are values of the schema."""
+    schema = field(["null", {"type": "bytes", "logicalType": "decimal"} | said])
+    (tmp_path / "r.avsc").write_text(json.dumps(schema))
+    source = SourceDef("s", (("x", "DOUBLE"),), {"schema": "r.avsc"})
+    decoder = AvroDecoder(source, declared_schema(source), Schemas(source.options, tmp_path))
+    table, bad = decoder([b"\0", b"\0"])
+    assert bad == []
+    assert table.column("x").to_pylist() == [None, None]
+
+
 def field(kind: Any) -> Any:
     return {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
 
@@ -495,8 +542,18 @@ def test_a_registry_that_refuses(
     address = registry.address.replace("http://", "http://user:hunter2@")
     source = made(broker, topic, format="avro", schema_registry=address)
     with pytest.raises(error, match="schema registry") as refusal:
-        source._decode([b"\0\0\0\0\1x"])
+        source._decode([b"\0\0\0\0\1x"], [1])
     assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("code", "number"), [(400, 7), (404, 7), (422, 7), (500, 2**31)])
+def test_a_number_that_no_schema_has_stops_nothing(
+    registry: Registry, code: int, number: int
+) -> None:
+    """Registries say so in several ways; what none could have is not asked for."""
+    registry.refuses = code
+    schemas = Schemas({"schema_registry": registry.address}, Path())
+    assert schemas.known([b"\0" + number.to_bytes(4, "big") + b"x"]) == set()
 
 
 @pytest.mark.parametrize("options", [{}, {"schema": "a", "schema_registry": "http://b"}])
@@ -558,6 +615,20 @@ def test_what_waiting_does_not_heal_is_not_waited_for(broker: Broker) -> None:
     with pytest.raises(SourceError, match="refuse"):
         source.take(source.begin(), 1, None)
     source.close()
+
+
+@pytest.mark.parametrize(
+    ("package", "module"), [("confluent_kafka", "kafka"), ("fastavro", "avro")]
+)
+def test_a_package_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, package: str, module: str
+) -> None:
+    """That is the installation, not the plan."""
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"dpsqlp.clients.{module}")
+    with pytest.raises(DpsqlpError, match="not installed") as refusal:
+        import_module(f"dpsqlp.clients.{module}")
+    assert refusal.type is DpsqlpError
 
 
 def test_columns_that_json_cannot_have() -> None:

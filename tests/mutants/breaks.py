@@ -1423,6 +1423,14 @@ POSTGRES = [
         "postgres/test_source.py::test_a_value_from_elsewhere_does_not_push_ahead",
     ),
     Break(
+        "a clock that stands still while a procedure commits",
+        "1: a source's range is exact",
+        "sources/postgres.py",
+        '_CLOCKS = ("now()",',
+        '_CLOCKS = ("now()", "statement_timestamp()",',
+        "postgres/test_source.py::test_a_column_that_something_else_fills_is_refused",
+    ),
+    Break(
         "a range has no end",
         "6: a retry replays exactly that range",
         "sources/postgres.py",
@@ -1488,6 +1496,32 @@ KAFKA = [
         "level.READ_COMMITTED if",
         "level.READ_UNCOMMITTED if",
         "kafka/test_source.py::test_only_committed_records_count",
+    ),
+    Break(
+        "a schema that was registered since makes other records of a range",
+        "6: a retry replays exactly that range",
+        "clients/avro.py",
+        "for n in set(known).intersection(numbers)\n",
+        "for n in self.known(values)\n",
+        "kafka/test_source.py::test_a_range_reads_the_same_whatever_the_registry_learns_or_forgets",
+    ),
+    Break(
+        "a schema number that a registry calls absurd stops the run",
+        "2: an expression that fails on a row yields NULL",
+        "clients/avro.py",
+        "_NO_SCHEMA, _PASSING = (400, 404, 422),",
+        "_NO_SCHEMA, _PASSING = (404,),",
+        "kafka/test_source.py::test_a_number_that_no_schema_has_stops_nothing",
+    ),
+    Break(
+        "a decimal without digits stops the run",
+        "2: an expression that fails on a row yields NULL",
+        "clients/avro.py",
+        "        return pa.decimal128(precision, scale) if 1 <=",
+        "        if precision < 1:\n"
+        "            raise SourceError('No decimal.')\n"
+        "        return pa.decimal128(precision, scale) if 1 <=",
+        "kafka/test_source.py::test_a_decimal_that_is_none_stops_nothing",
     ),
     Break(
         "a release that is out is published again",

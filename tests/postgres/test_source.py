@@ -320,6 +320,10 @@ EVERY_TYPE = [
     ("timestamp", "'2024-02-29 12:00:00.000001'", "TIMESTAMP", "2024-02-29 12:00:00.000001"),
     ("timestamptz", "'2024-02-29 12:00:00+02'", "TIMESTAMP", "2024-02-29 10:00:00"),
     ("timestamptz", "'2024-02-29 12:00:00+02'", "TIMESTAMPTZ", "2024-02-29 10:00:00+00"),
+    ("timestamp", "'0044-03-15 00:00:00 BC'", "TIMESTAMP", None),
+    ("timestamp", "'0044-03-15 00:00:00 BC'", "DATE", None),
+    ("timestamp[]", "ARRAY['0044-03-15 00:00:00 BC'::timestamp]", "TIMESTAMP[]", None),
+    ("text", "'100 BC'", "TEXT", "100 BC"),
     ("time", "'23:59:59.999999'", "TIME", "23:59:59.999999"),
     ("interval", "'1 day 02:00:00'", "INTERVAL", "1 day 02:00:00"),
     ("uuid", "'8ec6f2e0-23e5-4970-aba9-132ec6470a1d'", "UUID", None),
@@ -578,6 +582,7 @@ def test_a_table_that_was_made_anew_is_refused(server: Cluster) -> None:
         ("id int DEFAULT -nextval('q'), u text", "id"),
         ("at timestamptz, u text", "at"),
         ("at timestamptz DEFAULT '2024-01-01', u text", "at"),
+        ("at timestamptz DEFAULT statement_timestamp(), u text", "at"),
     ],
 )
 def test_a_column_that_something_else_fills_is_refused(

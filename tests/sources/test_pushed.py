@@ -85,6 +85,13 @@ def test_broken_lines_become_nulls(tmp_path: Path) -> None:
     assert [row for row in rows if row[0] is not None] == [("u", None, None), ("v", 1, None)]
 
 
+def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
+    """It would be forgotten, and the other source begin again."""
+    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    with pytest.raises(SourceError, match="connector it had"):
+        source.take({"taken": ["a"]}, 1, None)
+
+
 def test_a_frame_of_any_kind(tmp_path: Path) -> None:
     """Arrow tables and batches, dictionaries, pandas and Polars where they are installed."""
     columns = {"UNIT": ["u"], NAME: [1], "ts": ["2024-01-01"], "more": [None]}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,18 +18,20 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from dpsqlp.errors import DpsqlpError, PlanError, SinkError, SourceError, UnavailableError
+from dpsqlp.sql import connect
 from dpsqlp.sql.query import OptionValue
 
 try:
     import fastavro
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 except ImportError:
-    raise PlanError("Avro is not installed. Run `pip install 'dpsqlp[kafka]'`.") from None
+    raise DpsqlpError("Avro is not installed. Run `pip install 'dpsqlp[kafka]'`.") from None
 
 _MAGIC = b"\0"
 _HEADER = 5
 _TYPES_MAX = 10_000
-_NOT_FOUND, _PASSING = 404, (408, 429)
+_NUMBERS = 1 << 31
+_NO_SCHEMA, _PASSING = (400, 404, 422), (408, 429)  # registries differ
 _ARROW = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -133,19 +135,28 @@ class Registry:
             raise PlanError(text) from None
         self._known: dict[int, Any] = {}
 
-    def schema(self, number: int) -> Any:
-        """A schema by its number; None if there is none, for now, or none to read by."""
+    def has(self, number: int) -> bool:
+        """Whether there is a schema of this number, for now."""
         if number not in self._known:
             try:
                 text = str(self._client.get_schema(number).schema_str)
             except Exception as problem:
-                if getattr(problem, "http_status_code", None) == _NOT_FOUND:
-                    return None
+                if getattr(problem, "http_status_code", None) in _NO_SCHEMA:
+                    return False
                 raise self._refused(problem) from None
             try:
                 self._known[number] = parsed(text)
             except UnusableError:
                 self._known[number] = None
+        return True
+
+    def schema(self, number: int) -> Any:
+        """A schema that there was; None if values are not read by it."""
+        if not self.has(number):
+            raise UnavailableError(
+                f"The schema registry {self._shown} no longer has a schema that it had when the"
+                " trigger began. Bring it back. Nothing is lost."
+            )
         return self._known[number]
 
     def header(self, subject: str, schema: Any) -> bytes:
@@ -188,22 +199,34 @@ class Schemas:
             except (OSError, ValueError) as error:
                 raise PlanError(f"The Avro schema {file} cannot be used: {error}.") from None
 
-    def split(self, values: Sequence[bytes]) -> list[tuple[Any, bytes] | None]:
-        """The schema and the body of each value; None if there is no telling."""
+    def known(self, values: Iterable[bytes]) -> set[int]:
+        """The numbers that values name of schemas that the registry has, for now."""
+        if self._registry is None:
+            return set()
+        numbers = {_number(value) for value in values}
+        return {n for n in numbers if n is not None and self._registry.has(n)}
+
+    def split(
+        self, values: Sequence[bytes], known: Collection[int]
+    ) -> list[tuple[Any, bytes] | None]:
+        """The schema, one of those known, and the body of each value; None if there is none."""
         if self._registry is None:
             return [(self._only, value) for value in values]
         numbers = [_number(value) for value in values]
-        schemas = {n: self._registry.schema(n) for n in set(numbers) if n is not None}
-        known = [None if number is None else schemas[number] for number in numbers]
+        schemas: dict[int | None, Any] = {
+            n: self._registry.schema(n) for n in set(known).intersection(numbers)
+        }
         return [
             None if schema is None else (schema, value[_HEADER:])
-            for schema, value in zip(known, values, strict=True)
+            for schema, value in zip(map(schemas.get, numbers), values, strict=True)
         ]
 
 
 def _number(value: bytes) -> int | None:
+    """The number of a value's schema; None if no schema can have it."""
     framed = value[:1] == _MAGIC and len(value) >= _HEADER
-    return int.from_bytes(value[1:_HEADER], "big") if framed else None
+    number = int.from_bytes(value[1:_HEADER], "big")
+    return number if framed and number < _NUMBERS else None
 
 
 def decode(schema: Any, body: bytes) -> dict[str, Any] | None:
@@ -225,8 +248,8 @@ def arrow_type(schema: Any) -> pa.DataType | None:
         return _ARROW.get(schema)
     logical = schema.get("logicalType")
     if logical == "decimal":
-        precision = schema["precision"]
-        return pa.decimal128(precision, schema.get("scale", 0)) if precision <= 38 else None
+        precision, scale = schema.get("precision") or 0, schema.get("scale") or 0
+        return pa.decimal128(precision, scale) if 1 <= precision <= 38 else None
     return _LOGICAL.get(str(logical)) or _ARROW.get(schema["type"])
 
 
@@ -249,8 +272,8 @@ class Encoder:
 
     def __call__(self, release: pa.Table) -> list[bytes]:
         """A value for each row."""
-        columns = [field.with_type(_released(field.type)) for field in release.schema]
-        kinds = [{"name": f.name, "type": ["null", _avro_type(f.type)]} for f in columns]
+        table = _released(release)
+        kinds = [{"name": f.name, "type": ["null", _avro_type(f.type)]} for f in table.schema]
         schema = {"type": "record", "name": "release", "namespace": "dpsqlp", "fields": kinds}
         try:
             written = fastavro.parse_schema(schema)
@@ -258,7 +281,8 @@ class Encoder:
             raise PlanError(f"A column cannot be named so in Avro: {error}. Use AS.") from None
         header = self._registry.header(f"{self._topic}-value", schema)
         values = []
-        for row in release.cast(pa.schema(columns)).to_pylist():
+        numbers = pa.schema([field.with_type(_plain(field.type)) for field in table.schema])
+        for row in table.cast(numbers).to_pylist():
             stream = io.BytesIO(header)
             stream.seek(_HEADER)
             fastavro.schemaless_writer(stream, written, row)
@@ -266,18 +290,34 @@ class Encoder:
         return values
 
 
-def _released(kind: pa.DataType) -> pa.DataType:
-    """A column's type, as Avro can have it: integers fit, times are UTC, the rest is text."""
+def _released(release: pa.Table) -> pa.Table:
+    """The columns as Avro can have them: integers fit, times are UTC, the rest is text."""
+    places = [f"c{place}" for place in range(release.num_columns)]
+    columns = [_cast(*column) for column in zip(places, release.schema.types, strict=True)]
+    with connect() as database:
+        database.register("release", release.rename_columns(places))
+        table = database.sql(f"SELECT {', '.join(columns)} FROM release").to_arrow_table()
+    return table.rename_columns(release.column_names)
+
+
+def _cast(name: str, kind: pa.DataType) -> str:
     if pa.types.is_uint64(kind):
-        return pa.decimal128(20, 0)
+        return f"CAST({name} AS DECIMAL(20, 0))"
     if pa.types.is_integer(kind):
-        return pa.int64()
+        return f"CAST({name} AS BIGINT)"
     if pa.types.is_floating(kind):
-        return pa.float64()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC")
+        return f"CAST({name} AS DOUBLE)"
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        return f"CAST({name} AS TIMESTAMPTZ)"
     known = (pa.types.is_boolean, pa.types.is_date, pa.types.is_decimal, pa.types.is_binary)
-    return kind if any(is_kind(kind) for is_kind in known) else pa.string()
+    return name if any(is_kind(kind) for is_kind in known) else f"CAST({name} AS VARCHAR)"
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Dates and times as numbers: not all are in Python's calendar, and some are infinite."""
+    if pa.types.is_date(kind):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
 def _avro_type(kind: pa.DataType) -> Any:
@@ -286,7 +326,8 @@ def _avro_type(kind: pa.DataType) -> Any:
     if pa.types.is_date(kind):
         return {"type": "int", "logicalType": "date"}
     if pa.types.is_decimal(kind):
-        decimal = {"precision": kind.precision, "scale": kind.scale}
+        precision = 39 if kind == pa.decimal128(38, 0) else kind.precision  # it may be a HUGEINT
+        decimal = {"precision": precision, "scale": kind.scale}
         return {"type": "bytes", "logicalType": "decimal", **decimal}
     return {pa.bool_(): "boolean", pa.int64(): "long", pa.float64(): "double"}.get(
         kind, "bytes" if pa.types.is_binary(kind) else "string"

@@ -24,7 +24,8 @@ try:
         OffsetSpec,
     )
 except ImportError:
-    raise PlanError("Kafka's client is not installed. Run `pip install 'dpsqlp[kafka]'`.") from None
+    text = "Kafka's client is not installed. Run `pip install 'dpsqlp[kafka]'`."
+    raise DpsqlpError(text) from None
 
 SECONDS = 10.0  # for an answer
 _BATCH = 50_000

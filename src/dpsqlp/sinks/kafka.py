@@ -104,7 +104,8 @@ class KafkaSink(Sink):
         finally:
             reader.close()
         mine = [m for batch in batches for m in batch if m.key() == self._pipeline.encode()]
-        return max((json.loads(m.value())["trigger"] for m in mine), default=None)
+        markers = [json.loads(m.value()) for m in mine if m.value() is not None]
+        return max((marker["trigger"] for marker in markers), default=None)
 
     def _values(self, release: pa.Table) -> list[bytes]:
         if self._options.get("format", "json") == "json":

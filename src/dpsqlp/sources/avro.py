@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -22,11 +23,17 @@ class AvroDecoder:
         self._schemas = schemas
         self._database = connect(config={"threads": 1})
 
-    def __call__(self, values: list[bytes]) -> tuple[pa.Table, list[int]]:
-        """The records, and the places of what cannot be read."""
+    def known(self, values: list[bytes]) -> set[int]:
+        """The schemas that values name, of those there are."""
+        return self._schemas.known(values)
+
+    def __call__(
+        self, values: list[bytes], known: Collection[int] = ()
+    ) -> tuple[pa.Table, list[int]]:
+        """The records of known schemas, and the places of what cannot be read."""
         bad: list[int] = []
         groups: dict[int, tuple[Any, list[Any]]] = {}  # by the schema's identity
-        for place, part in enumerate(self._schemas.split(values)):
+        for place, part in enumerate(self._schemas.split(values, known)):
             record = None if part is None else decode(*part)
             if part is None or record is None:
                 bad.append(place)

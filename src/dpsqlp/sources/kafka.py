@@ -7,7 +7,9 @@ Values are JSON objects, or Avro by a schema file or registry.
 Privacy contract: a range is what has arrived, never a number of records. Each value is decoded by
 itself; one that cannot be is a dead letter, and changes nothing about the others. Which records a
 broker has deleted depends on how many there were, so a gap is refused unless the operator accepts
-it as unprotected. Dead letters are private records: they go only where the operator says.
+it as unprotected. Which schemas a registry has is looked up before the range is made durable, and
+is part of it: one that is registered later makes no other records of the same range. Dead letters
+are private records: they go only where the operator says.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import duckdb
 import numpy as np
@@ -44,6 +46,7 @@ class KafkaSource(Source):
         self._kafka = Kafka(options, SourceError)
         self._reader = Reader(self._kafka)
         self._decode = _decoder(source, self._schema, folder)
+        self._numbered = "schema_registry" in options
         self._dead_letters = DeadLetters(self._kafka, options, folder)
 
     def begin(self) -> Any:
@@ -52,6 +55,11 @@ class KafkaSource(Source):
 
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """What each partition has now, from where it was read to."""
+        if not isinstance(position, dict) or "offsets" not in position:
+            raise SourceError(
+                "The state stands at a position that is not one of a topic. Give the source the"
+                " connector it had, or begin a new pipeline, which spends again."
+            )
         topic = self._found(position)
         self._dead_letters.check()
         ends = self._kafka.offsets(topic, end=True)
@@ -67,8 +75,9 @@ class KafkaSource(Source):
             if first < firsts[partition]:
                 self._check_gap()
                 first = firsts[partition]
-            ranges.append([partition, first, end])
-        return {"trigger": trigger, "topic": topic.id, "ranges": ranges}
+            ranges.append((partition, first, end))
+        schemas = self._schemas(ranges)
+        return {"trigger": trigger, "topic": topic.id, "ranges": ranges, "schemas": schemas}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
@@ -115,14 +124,29 @@ class KafkaSource(Source):
                 " were, and that is outside the promise."
             )
 
+    def _schemas(self, ranges: list[tuple[int, int, int]]) -> list[int]:
+        """The schemas that values of a range name and the registry has."""
+        if not self._numbered:
+            return []
+        known: set[int] = set()
+        for messages in self._messages(ranges):
+            known |= self._decode.known([message.value() for message in messages])
+        self._reader.broken = 0
+        return sorted(known)
+
+    def _messages(self, ranges: list[tuple[int, int, int]]) -> Iterator[list[Any]]:
+        """The messages of ranges that have a value."""
+        for messages in self._reader.read(self._topic, ranges):
+            yield [message for message in messages if message.value() is not None]
+
     def _tables(self, records: Any) -> Iterator[pa.Table]:
         """The records, decoded a batch at a time; what cannot be goes to the dead letters."""
         size, letters = 0, []
-        for messages in self._reader.read(self._topic, self._ranges(records)):
-            messages = [message for message in messages if message.value() is not None]
+        for messages in self._messages(self._ranges(records)):
             if not messages:
                 continue
-            table, bad = self._decode([message.value() for message in messages])
+            values = [message.value() for message in messages]
+            table, bad = self._decode(values, records.get("schemas", ()))
             letters += [messages[place] for place in bad]
             size = check_size(size + table.nbytes)
             yield table
@@ -195,11 +219,18 @@ def _letter(message: Any) -> dict[str, Any]:
     }
 
 
-Decode = Callable[[list[bytes]], tuple[pa.Table, list[int]]]
-
-
-def _decoder(source: SourceDef, schema: pa.Schema, folder: Path) -> Decode:
+class Decoder(Protocol):
     """What makes records of values, and says which ones it cannot."""
+
+    def known(self, values: list[bytes]) -> set[int]:
+        """The schemas that values name, of those there are."""
+
+    def __call__(self, values: list[bytes], known: Collection[int]) -> tuple[pa.Table, list[int]]:
+        """The records of known schemas, and the places of what cannot be read."""
+
+
+def _decoder(source: SourceDef, schema: pa.Schema, folder: Path) -> Decoder:
+    """By the option format."""
     if source.options.get("format", "json") == "json":
         return JsonDecoder(source, schema)
     from dpsqlp.clients.avro import Schemas
@@ -220,7 +251,13 @@ class JsonDecoder:
         except duckdb.Error as problem:
             raise PlanError(f"A column cannot be read from JSON: {problem}") from None
 
-    def __call__(self, values: list[bytes]) -> tuple[pa.Table, list[int]]:
+    def known(self, values: list[bytes]) -> set[int]:
+        """JSON has no schemas."""
+        return set()
+
+    def __call__(
+        self, values: list[bytes], known: Collection[int] = ()
+    ) -> tuple[pa.Table, list[int]]:
         """The records, and the places of what is no JSON object."""
         self._database.register("lines", pa.table({"line": as_text(values)}))
         fine = self._database.sql(

@@ -74,10 +74,8 @@ FROM pg_sequence s WHERE s.seqrelid IN (
       AND right(pg_get_expr(a.adbin, a.adrelid), 11) = '::regclass)')
 """
 _DEFAULT = "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = {} AND adnum = {}"
-_CLOCKS = (
-    *("now()", "CURRENT_TIMESTAMP", "clock_timestamp()", "statement_timestamp()"),
-    "transaction_timestamp()",
-)
+# Not statement_timestamp(): it stays where it is while a procedure commits.
+_CLOCKS = ("now()", "CURRENT_TIMESTAMP", "clock_timestamp()", "transaction_timestamp()")
 _HERE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 _LOCKERS = f"""
 SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation'
@@ -433,6 +431,8 @@ def _cast(name: str, kind: str, declared: str) -> str:
         return f"unhex({name})" if blob else rf"TRY_CAST('\x' || {name} AS {declared})"
     nested = kind == "json" and declared.upper() not in ("VARCHAR", "TEXT", "STRING")
     value = f"TRY_CAST({name} AS JSON)" if nested else name
+    if declared.upper().startswith(("DATE", "TIMESTAMP")):  # DuckDB passes over the BC
+        value = f"CASE WHEN {name} NOT LIKE '% BC%' THEN {value} END"
     return f"TRY_CAST({value} AS {declared})"
 
 

@@ -54,6 +54,11 @@ class PushedSource(Source):
 
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """Everything pushed since the last trigger, spooled."""
+        if position is not None:
+            raise SourceError(
+                "The state stands at a position, and what is pushed has none. Give the source the"
+                " connector it had, or begin a new pipeline, which spends again."
+            )
         count = len(self._waiting)  # more may be pushed meanwhile
         buffer = io.BytesIO()
         with pa.ipc.new_stream(buffer, self._schema) as writer:
