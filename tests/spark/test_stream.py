@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.functions import lit, pandas_udf, udf
 
 import dpsqlp.spark
 from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import serialise
 from dpsqlp.engines.local import LocalEngine
-from dpsqlp.engines.spark.sources import SparkFiles
+from dpsqlp.engines.spark.sources import SparkFiles, as_declared
 from dpsqlp.engines.spark.stream import Batches, ticking
 from dpsqlp.errors import PlanError, SourceError, TriggerError
 from dpsqlp.sinks.base import Collected
@@ -130,9 +132,41 @@ def test_a_batch_before_its_trigger_waits(streamed: Streamed) -> None:
     quarter = 15 * MINUTE
     streamed.batch(0, START + quarter, records(1, START + quarter))
     streamed.clock.time = START + quarter + 1
+    ran: list[int] = []
+    streamed.clock.happenings = [
+        (START + 2 * quarter - 1, lambda: ran.append(len(streamed.sink.releases)))
+    ]
+    streamed.batches(streamed.frame([]), 1)
+    assert ran == [1]
+    assert len(streamed.sink.releases) == 2
+
+
+def test_after_an_early_batch_spark_takes_the_next_at_its_trigger(streamed: Streamed) -> None:
+    """Spark takes a batch when the one before has returned. A batch that was early returns when the
+    next is due; one at its trigger, or after it, at once.
+    """
+    quarter = 15 * MINUTE
+    streamed.clock.time = START + 1
+    streamed.batches(streamed.frame([]), 0)
+    assert streamed.clock.time == START + 2 * quarter
+    assert len(streamed.sink.releases) == 1
+    streamed.batches(streamed.frame([]), 0)  # again: it has run
     streamed.batches(streamed.frame([]), 1)
     assert streamed.clock.time == START + 2 * quarter
     assert len(streamed.sink.releases) == 2
+
+
+def test_an_early_batch_that_is_stopped_after_its_trigger_has_run(streamed: Streamed) -> None:
+    """It returns; should Spark not get to note that, the batch comes again and counts once."""
+    quarter = 15 * MINUTE
+    rows = records(1, START + quarter)
+    streamed.clock.time = START + 1
+    streamed.clock.happenings = [(START + quarter + 1, streamed.batches.stopped.set)]
+    streamed.batches(streamed.frame(rows), 0)
+    streamed.batches.close()
+    streamed.batches = streamed.opened()
+    streamed.batch(0, START + 2 * quarter, rows)
+    assert len(streamed.sink.releases) == 1
 
 
 @pytest.mark.parametrize(
@@ -204,6 +238,10 @@ def stream(spark: Any, folder: Path, **options: Any) -> Any:
     return reader.parquet(str(folder / "in"))
 
 
+def _centred(x: pd.Series) -> pd.Series:
+    return x - x.mean()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -216,6 +254,13 @@ def stream(spark: Any, folder: Path, **options: Any) -> Any:
             "Watermark",
         ),
         (lambda frame: frame.selectExpr("unit", "k", "rand() AS x", "ts"), "not deterministic"),
+        (
+            lambda frame: frame.withColumn("x", pandas_udf(_centred, "double")("x")),
+            "Python function",
+        ),
+        (lambda frame: frame.withColumn("k", udf(str.upper)("k")), "Python function"),
+        (lambda frame: frame.where("x > (SELECT max(id) FROM range(3))"), "subquery"),
+        (lambda frame: frame.where("x IN (SELECT id FROM range(3))"), "subquery"),
         (lambda frame: frame.drop("x"), "lacks the columns"),
         (lambda frame: frame.withColumn("x", frame.x.cast("string")), "is declared as DOUBLE"),
     ],
@@ -226,6 +271,57 @@ def test_frames_that_break_the_promise_are_refused(
     (sink,) = compile_script(script(source=PYTHON)).sinks
     with pytest.raises(SourceError, match=says):
         ticking(change(stream(spark, tmp_path)), sink.query)
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "TIMESTAMP_NTZ"])
+def test_times_are_utc_whatever_the_zone_of_the_session(spark: Any, kind: str) -> None:
+    """To the microsecond, over all of time, and where clocks are put forward and back."""
+    (sink,) = compile_script(script(source=PYTHON)).sinks
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    first, last = -9223372022400000000, 2**63 - 1
+    forward, back = 1710054000_000000, 1730613600_000000
+    known = [first, -last, last, 0, -1, -(10**18), forward, back, back - 3600_000000]
+    known += [forward + 1800_000000, forward - 4 * 3600_000000, forward - 4 * 3600_000000 - 1]
+    at = pa.array([*known, first - 1, -(2**63)], pa.int64()).cast(pa.timestamp("us"))
+    rows = pa.table({"ts": at if kind == "TIMESTAMP_NTZ" else at.cast(pa.timestamp("us", "UTC"))})
+    frame = session.createDataFrame(rows, schema=f"ts {kind}")
+    columns = ["CAST(NULL AS STRING) AS unit", "'a' AS k", "CAST(0 AS DOUBLE) AS x", "ts"]
+    found = as_declared(frame.selectExpr(*columns), sink.query.source).toArrow()["ts"]
+    assert found.type == pa.timestamp("us")
+    assert found.cast(pa.int64()).to_pylist() == [*known, None, None]
+
+
+def test_a_text_that_is_none_is_null(spark: Any) -> None:
+    """Spark takes any bytes for a text; once selected, such a key could never be released."""
+    (sink,) = compile_script(script(source=PYTHON)).sinks
+    rows = [(b"caf\xe9",), (b"\xed\xa0\x80",), ("é\0\U0010ffff".encode(),), (None,)]
+    columns = ["'u' AS unit", "CAST(k AS STRING) AS k", "CAST(0 AS DOUBLE) AS x", "ts"]
+    frame = spark.createDataFrame(rows, "k BINARY").withColumn("ts", lit(None).cast("timestamp"))
+    found = as_declared(frame.selectExpr(*columns), sink.query.source).toArrow()["k"]
+    assert found.to_pylist() == [None, None, "é\0\U0010ffff", None]
+
+
+def test_files_are_filtered_only_if_they_are_read_whole(spark: Any, tmp_path: Path) -> None:
+    """By a file's statistics Spark would leave out all of its rows, or none."""
+    (sink,) = compile_script(script(source=PYTHON)).sinks
+    session = spark.newSession()
+    for kind in ("parquet", "orc"):
+        session.conf.set(f"spark.sql.{kind}.filterPushdown", "true")
+    filtered = stream(session, tmp_path).where("x > 5")
+    with pytest.raises(SourceError, match="as WHERE in the query"):
+        ticking(filtered, sink.query)
+    by_rows = session.readStream.schema(SCHEMA).json(str(tmp_path / "in")).where("x > 5")
+    assert ticking(by_rows, sink.query).isStreaming
+    for kind in ("parquet", "orc"):
+        session.conf.set(f"spark.sql.{kind}.filterPushdown", "false")
+    assert ticking(filtered, sink.query).isStreaming
+
+
+def test_a_reader_that_stops_at_a_record_is_refused(spark: Any, tmp_path: Path) -> None:
+    (sink,) = compile_script(script(source=PYTHON)).sinks
+    with pytest.raises(SourceError, match="stop it for good"):
+        ticking(stream(spark, tmp_path, Mode="failFast"), sink.query)
 
 
 def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path) -> None:
@@ -243,12 +339,24 @@ def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "limit", ["maxFilesPerTrigger", "maxfilespertrigger", "maxBytesPerTrigger"]
+    "limit",
+    [
+        *("maxFilesPerTrigger", "maxfilespertrigger", "maxBytesPerTrigger", "maxEventsPerTrigger"),
+        *("streaming-max-rows-per-micro-batch", "rowsPerBatch", "latestFirst", "maxFileAge"),
+    ],
 )
 def test_limits_on_a_batch_are_refused(spark: Any, tmp_path: Path, limit: str) -> None:
     (sink,) = compile_script(script(source=PYTHON)).sinks
     with pytest.raises(SourceError, match="would decide about time"):
         ticking(stream(spark, tmp_path, **{limit: "7"}), sink.query)
+
+
+def test_a_folder_that_is_named_like_a_limit_is_none(spark: Any, tmp_path: Path) -> None:
+    """And a view of a stream is that stream."""
+    (sink,) = compile_script(script(source=PYTHON)).sinks
+    (tmp_path / "maxPerBatch").mkdir()
+    stream(spark, tmp_path / "maxPerBatch").createOrReplaceTempView("viewed")
+    assert ticking(spark.table("viewed"), sink.query).isStreaming
 
 
 def test_a_table_is_no_stream(spark: Any) -> None:

@@ -14,12 +14,20 @@ from dpsqlp.errors import DpsqlpError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# A file's statistics leave out NaN and tell -0.0 from 0.0: skipping rows by them, Spark would let
+# one record decide whether another is read.
+WHOLE_FILES = {
+    "spark.sql.parquet.filterPushdown": "false",
+    "spark.sql.orc.filterPushdown": "false",
+}
 # What the row query is written for, and what decides how a file is read. A cluster may have others.
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # it might merge shards, and plans every stage anew
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    **WHOLE_FILES,
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.parquet.binaryAsString": "false",

@@ -14,7 +14,7 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import File, FileSource, check_unchanged
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.spark import spark_type
-from dpsqlp.sql.spark.cells import in_range_sql
+from dpsqlp.sql.spark.cells import in_range_sql, without_zone_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,7 @@ _PATTERN = "*?[]{}\\:"
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _WIDER = {
     ("FLOAT", "DOUBLE"),
-    ("TIMESTAMP", "TIMESTAMP_NTZ"),  # in a session in UTC
+    ("TIMESTAMP", "TIMESTAMP_NTZ"),
     *((a, b) for place, a in enumerate(_INTEGERS) for b in _INTEGERS[place + 1 :]),
 }
 
@@ -132,8 +132,10 @@ def _cast(column: str, stored: str | None, name: str, kind: str, what: str) -> s
             " as it is, and CAST it in the query."
         )
     value = f"CAST({_name(column)} AS {wanted})"
-    if wanted.startswith("TIMESTAMP"):
-        value = in_range_sql(value)
+    if wanted == "TIMESTAMP_NTZ":
+        value = in_range_sql(without_zone_sql(_name(column)) if stored == "TIMESTAMP" else value)
+    elif wanted == "STRING":  # Spark's may be any bytes
+        value = f"CASE WHEN is_valid_utf8({value}) THEN {value} END"
     return f"{value} AS {_name(name)}"
 
 

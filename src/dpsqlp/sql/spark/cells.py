@@ -47,6 +47,8 @@ _SUFFIXES = {"INTEGER": "", "BIGINT": "L"}  # of literals
 NULL = '"NULL"'  # DuckDB's type of a bare NULL
 LAST_US = 2**63 - 1  # stands for infinity in DuckDB; minus it for minus infinity
 FIRST_US = -9223372022400000000  # the first day that DuckDB computes with
+_FIRST = "TIMESTAMP_NTZ'-290308-12-22 00:00:00'"  # the same
+_MINUS_INFINITY = "TIMESTAMP_NTZ'-290308-12-21 19:59:05.224193'"
 _LAST_DAY = 2**31 - 1  # likewise, for dates
 _SPACE = r"[ \t\n\x0B\f\r]*"
 _DIGITS = "[0-9]+(_[0-9]+)*"
@@ -175,10 +177,14 @@ def timestamp_sql(micros: str) -> str:
     return f"CAST(timestamp_micros({micros}) AS TIMESTAMP_NTZ)"
 
 
+def without_zone_sql(sql: str) -> str:
+    """A zoned timestamp in UTC, whatever the session's zone is."""
+    return f"timestampadd(MICROSECOND, unix_micros({sql}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+
+
 def in_range_sql(sql: str) -> str:
-    """The timestamp, null if DuckDB has none like it."""
-    micros = micros_sql(sql)
-    return f"CASE WHEN {micros} >= {FIRST_US}L OR {micros} = -{LAST_US}L THEN {sql} END"
+    """The timestamp, null if DuckDB has none like it; whatever the session's zone is."""
+    return f"CASE WHEN {sql} >= {_FIRST} OR {sql} = {_MINUS_INFINITY} THEN {sql} END"
 
 
 def infinite_sql(cell: Cell) -> str:

@@ -1,0 +1,86 @@
+"""Files that Spark reads give the rows that DuckDB reads, whatever is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpsqlp.engines.spark.session import configure, prepared
+from dpsqlp.engines.spark.sources import SparkFiles
+from dpsqlp.sources.files import FileSource
+from dpsqlp.sql import compile_script, connect
+from dpsqlp.sql.spark import spark_rows
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+NAN = float("nan")
+X = "unit TEXT, k TEXT, x DOUBLE"
+
+
+def doubles(*values: float) -> pa.Table:
+    units = [f"u{number}" for number in range(len(values))]
+    return pa.table({"unit": units, "k": ["a"] * len(values), "x": pa.array(values, pa.float64())})
+
+
+def both(
+    session: Any, folder: Path, columns: str, rows: pa.Table | None = None, after: str = ""
+) -> tuple[list[Any], list[Any]]:
+    """The rows of `FROM s` and what comes after it, on the local engine and on Spark."""
+    (folder / "in").mkdir(exist_ok=True)
+    if rows is not None:
+        pq.write_table(rows, folder / "in" / "a.parquet")
+    (sink,) = compile_script(
+        f"CREATE SOURCE s ({columns}) WITH (connector = 'files', path = 'in/*.parquet');"
+        "CREATE SINK t WITH (connector = 'python') AS SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ("
+        "epsilon = 1, delta = 1e-6, privacy_unit_column = unit, max_rows_contributed = 1) k,"
+        f" COUNT(*) AS n FROM s {after} GROUP BY k EMIT EVERY INTERVAL 1 HOUR FOR 2 TRIGGERS;",
+        folder=str(folder),
+    ).sinks
+    query = sink.query
+    local, spark = (
+        kind(query.source, query.event_column, folder) for kind in (FileSource, SparkFiles)
+    )
+    with connect({}, {}, local.folders()) as database:
+        local.read(local.take(local.begin(), 1, None), database)
+        here = database.sql(query.row_sql).to_arrow_table()
+    assert isinstance(spark, SparkFiles)
+    spark.frame(spark.take(spark.begin(), 1, None), session).createOrReplaceTempView("s")
+    there = session.sql(spark_rows(query)).toArrow()
+    return here.to_pylist(), there.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("values", "condition", "kept"),
+    [
+        ((1.0, NAN), "x > 5", 1),
+        ((1.0, NAN, 9.0), "x > 5", 2),
+        ((1.0, NAN), "x <> 1", 1),
+        ((-0.0, -0.0), "x = 0", 2),
+        ((-0.0, -0.0), "x >= 0", 2),
+        ((-0.0, -0.0), "x IN (0.0, 7.0)", 2),
+    ],
+)
+def test_no_record_decides_whether_another_is_read(
+    spark: Any, tmp_path: Path, values: tuple[float, ...], condition: str, kept: int
+) -> None:
+    """By a file's statistics Spark would leave out all of its rows, or none."""
+    rows = doubles(*values)
+    here, there = both(prepared(spark), tmp_path, X, rows, f"WHERE {condition}")
+    assert there == here
+    assert len(there) == kept
+
+
+def test_literals_are_read_as_they_are_written(spark: Any, tmp_path: Path) -> None:
+    """Whatever the user's session makes of a backslash."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.parser.escapedStringLiterals", "true")
+    configure(session)
+    rows = pa.table({"unit": ["u1", "u2", "u3"], "k": ["it's", "a\\b", "b"]})
+    after = "WHERE k = 'it''s' OR k = 'a\\b'"
+    here, there = both(session, tmp_path, "unit TEXT, k TEXT", rows, after)
+    assert there == here
+    assert len(there) == 2
