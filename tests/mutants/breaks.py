@@ -1566,6 +1566,22 @@ STOPS = [
         "sql/test_never_stops.py::test_no_row_stops_a_run",
     ),
     Break(
+        "a line of any length is collected",
+        "2: the row query maps each input row by itself",
+        "sources/pushed.py",
+        "begun += first[: _LINE_BYTES - len(begun)]",
+        "begun += first",
+        "sources/test_pushed.py::test_a_line_without_end_takes_neither_time_nor_memory",
+    ),
+    Break(
+        "a line of any length is read",
+        "2: the row query maps each input row by itself",
+        "sources/pushed.py",
+        "if 0 < len(line) < _LINE_BYTES]",
+        "if line]",
+        "sources/test_pushed.py::test_a_line_that_is_too_long_is_left_out_as_in_a_file",
+    ),
+    Break(
         "constants are not tried out",
         "2: an expression that fails on a row yields NULL, never an abort",
         "sql/sink.py",

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import time
+import tracemalloc
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from dpsqlp.errors import SourceError, StateError
 from dpsqlp.sources.base import declared_schema, sweep_spools
+from dpsqlp.sources.files import FileSource
 from dpsqlp.sources.pushed import PushedSource, StandardInput, as_table
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
@@ -83,6 +85,43 @@ def test_broken_lines_become_nulls(tmp_path: Path) -> None:
     source = standard_input(LocalStorage(tmp_path), b"\n".join([*lines, line("v", 1)]))
     rows = read(source, source.take(None, 1, None))
     assert [row for row in rows if row[0] is not None] == [("u", None, None), ("v", 1, None)]
+
+
+class Endless(io.RawIOBase):
+    """One line of so many bytes, and one after it."""
+
+    def __init__(self, size: int) -> None:
+        self.left = [*[b"x" * (1 << 16)] * (size >> 16), b"\n", line("v", 1)]
+
+    def read(self, size: int = -1) -> bytes:
+        return self.left.pop(0) if self.left else b""
+
+
+def test_a_line_that_is_too_long_is_left_out_as_in_a_file(tmp_path: Path) -> None:
+    """Nobody waits for it."""
+    lines = [line("x" * (size - len(line("", 1))), 1) for size in (1_999_999, 2_000_000, 2_000_001)]
+    data = b"\n".join([line("u", 1), *lines, line("v", 1)])
+    (tmp_path / "a.jsonl").write_bytes(data)
+    pushed = standard_input(LocalStorage(tmp_path / "state"), data)
+    files = FileSource(SourceDef("s", COLUMNS, {"path": "a.jsonl"}), None, tmp_path)
+    rows = read(pushed, pushed.take(None, 1, None))
+    assert [len(row[0] or "") for row in rows] == [1, 1_999_999 - len(line("", 1)), 1]
+    with connect(folders=files.folders()) as database:
+        files.read(files.take(files.begin(), 1, None), database)
+        assert database.sql("SELECT unit FROM s").fetchall() == [row[:1] for row in rows]
+
+
+def test_a_line_without_end_takes_neither_time_nor_memory(tmp_path: Path) -> None:
+    """One sender would stall everybody's records."""
+    stream = Endless(1 << 30)
+    tracemalloc.start()
+    try:
+        source = StandardInput(SOURCE, LocalStorage(tmp_path), stream)
+        assert source.ended.wait(20)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert read(source, source.take(None, 1, None)) == [("v", 1, None)]
 
 
 def test_a_frame_of_any_kind(tmp_path: Path) -> None:

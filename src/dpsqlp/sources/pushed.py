@@ -30,6 +30,7 @@ from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
 _CHUNK_BYTES = 1 << 16
+_LINE_BYTES = 2_000_000  # a line of so many is left out, as DuckDB does in a file
 _MISSING = ("NAType", "NaTType")  # pandas' names for nothing
 
 
@@ -122,14 +123,20 @@ class StandardInput(PushedSource):
         return records
 
     def _read_lines(self, stream: IO[bytes]) -> None:
-        rest = b""
+        """Collect whole lines. A long one costs no more than its length to read, nor the memory."""
+        begun = bytearray()
         while chunk := stream.read(_CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            with self._lock:
-                self._lines += [line + b"\n" for line in lines]
+            first, *others = chunk.split(b"\n")
+            begun += first[: _LINE_BYTES - len(begun)]
+            if others:
+                self._keep(bytes(begun), *others[:-1])
+                begun = bytearray(others[-1])
+        self._keep(bytes(begun))
+        self.ended.set()
+
+    def _keep(self, *lines: bytes) -> None:
         with self._lock:
-            self._lines += [rest + b"\n"] if rest else []
-            self.ended.set()
+            self._lines += [line + b"\n" for line in lines if 0 < len(line) < _LINE_BYTES]
 
     def _parse(self, data: bytes) -> pa.Table:
         """Lines that are no JSON, and fields of another type, become nulls, as in a file."""
