@@ -149,8 +149,10 @@ def test_another_pipelines_releases_are_not_replaced(connector: str, tmp_path: P
 
 
 def test_a_table_of_two_pipelines_is_found_when_it_is_written_too(tmp_path: Path) -> None:
-    """Both were opened before there was a table; and columns are told apart by their names."""
-    sinks = [make_sink("t", {"connector": "duckdb", "path": "out"}, tmp_path) for _ in range(2)]
+    """Both were opened before there was a table, which has one name in all letters; and columns
+    are told apart by their names.
+    """
+    sinks = [make_sink(name, {"connector": "duckdb", "path": "out"}, tmp_path) for name in "tT"]
     for number, sink in enumerate(sinks):
         sink.open(str(number), [])
     sinks[0].emit(1, release(1))

@@ -94,7 +94,10 @@ class DuckDbSink(Sink):
                 self._check(database)
 
     def _check(self, database: duckdb.DuckDBPyConnection) -> None:
-        query = "SELECT comment FROM duckdb_tables() WHERE NOT internal AND table_name = ?"
+        query = (  # to DuckDB, T and t are one table
+            "SELECT comment FROM duckdb_tables()"
+            " WHERE NOT internal AND lower(table_name) = lower(?)"
+        )
         for (comment,) in database.execute(query, [self._name]).fetchall():
             if comment not in (None, self._owner):
                 raise _taken(f"The table {self._name} of {self._path}", "table")
