@@ -428,6 +428,26 @@ def test_a_server_that_is_away_is_asked_again(tmp_path: Path) -> None:
     assert clock.now() == START + 250_000 + 500_000 + 1_000_000  # longer each time
 
 
+def test_missed_triggers_do_not_make_pauses_short_again(tmp_path: Path) -> None:
+    """They run empty, whether their server answers or not."""
+    clock, stop = FakeClock(START), threading.Event()
+    engine = made(tmp_path, script(source=PUSHED), clock=clock)
+    asked: list[int] = []
+
+    def away(position: Any, trigger: int, span: Any) -> Any:
+        asked.append(clock.time - START)
+        if len(asked) == 5:
+            stop.set()
+        clock.time += QUARTER
+        raise UnavailableError("The server is away.")
+
+    engine.source.take = away  # type: ignore[method-assign]
+    run_together({"t": engine}, clock, stop, lambda *it: None)
+    engine.close()
+    pauses = [at - QUARTER * number for number, at in enumerate(asked, 1)]
+    assert pauses == [0, 250_000, 750_000, 1_750_000, 3_750_000]
+
+
 def test_the_last_release_is_not_left_unpublished(tmp_path: Path) -> None:
     """A pipeline whose last trigger has run is finished only when its release is out."""
     sink = Away(0)
