@@ -7,7 +7,7 @@ import json
 import os
 import time
 import tracemalloc
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,9 @@ def units(source: PushedSource, values: Any) -> list[str | None]:
         (pd.NA, None),
         (float("nan"), "nan"),
         ("\ud800", "?"),
+        (Decimal("Infinity"), "Infinity"),
+        pytest.param(10**5000, None, id="digits"),
+        ([10**5000], None),
     ],
 )
 @pytest.mark.parametrize("one", [7, 7.0, Decimal("7"), "7", np.int64(7)])
@@ -248,12 +251,29 @@ def test_one_value_does_not_change_the_others(
     assert mixed == [alone[0], text, alone[0]]
 
 
-@pytest.mark.parametrize("kind", ["VARCHAR", "BIGINT", "BOOLEAN", "TIMESTAMP", "DOUBLE"])
-@pytest.mark.parametrize("other", ["x", b"\x00", 2**70, 0.5, Decimal("1.25"), True, 3])
+@pytest.mark.parametrize(
+    "kind", ["VARCHAR", "BIGINT", "BOOLEAN", "TIMESTAMP", "DOUBLE", "INTERVAL"]
+)
+@pytest.mark.parametrize(
+    "other",
+    [
+        "x",
+        b"\x00",
+        2**70,
+        0.5,
+        Decimal("1.25"),
+        True,
+        3,
+        timedelta.max,
+        np.datetime64(2**62, "D"),
+        np.datetime64("2024-01-01", "D"),
+    ],
+)
 def test_a_cast_depends_on_its_value_alone(kind: str, other: Any) -> None:
     source = SourceDef("s", (("u", kind),), {})
     moment = datetime(2024, 1, 1, 0, 0, 0, 500_000)
     ones = [True, 2.5, 7, "7", b"\x00a", moment, moment.replace(tzinfo=UTC), np.float32(7)]
+    ones += [timedelta(1), 2**63, Decimal("7"), np.datetime64(1, "ns")]
 
     def read_as(values: list[Any]) -> list[Any]:
         column: list[Any] = as_table({"u": values}, source, declared_schema(source))[
@@ -261,8 +281,9 @@ def test_a_cast_depends_on_its_value_alone(kind: str, other: Any) -> None:
         ].to_pylist()
         return column
 
+    alone = read_as([other])
     for one in ones:
-        assert read_as([one, other])[0] == read_as([one])[0]
+        assert read_as([one, other]) == read_as([one]) + alone
 
 
 def test_decimals_keep_their_own_digits(tmp_path: Path) -> None:

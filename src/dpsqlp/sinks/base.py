@@ -72,8 +72,8 @@ class StandardOutput(Sink):
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Print a release."""
-        sys.stdout.write(json_lines(release).decode())
-        sys.stdout.flush()
+        sys.stdout.buffer.write(json_lines(release))  # UTF-8, whatever the terminal has
+        sys.stdout.buffer.flush()
 
 
 class DuckDbSink(Sink):

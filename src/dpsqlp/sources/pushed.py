@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import (
+    UNFITTING,
     Source,
     declared_schema,
     fitting,
@@ -216,8 +217,11 @@ def _parts(values: Any, declared: pa.DataType | None) -> list[Any]:
         return [pa.array([fitting(value, declared) for value in values], declared)]
     kinds = [_kind(value) for value in values]
     return [
-        _alike([v if kind == one else None for v, kind in zip(values, kinds, strict=True)])
+        part
         for one in dict.fromkeys(kind for kind in kinds if kind is not None)
+        for part in _alike(
+            [v if kind == one else None for v, kind in zip(values, kinds, strict=True)]
+        )
     ] or [pa.nulls(len(values))]
 
 
@@ -229,11 +233,38 @@ def _kind(value: Any) -> Any:
     return type(value), large, getattr(value, "tzinfo", None) is None
 
 
-def _alike(values: list[Any]) -> pa.Array:
-    """Values of one kind; texts where Arrow has no type for it, or one that depends on them all."""
-    with suppress(pa.ArrowException, OverflowError, UnicodeError):
+def _alike(values: list[Any]) -> list[pa.Array]:
+    """Values of one kind; once for each type that they have by themselves, if they have several."""
+    with suppress(*UNFITTING):
         column = pa.array(values)
-        if not pa.types.is_decimal(column.type) and not pa.types.is_nested(column.type):
-            return column
-    texts = (None if v is None else str(v).encode("utf-8", "replace").decode() for v in values)
-    return pa.array(list(texts), pa.string())
+        return [_texts(values) if _depends(column.type) else column]
+    types = [None if value is None else _type(value) for value in values]
+    layers = []
+    for one in dict.fromkeys(kind for kind in types if kind is not None):
+        own = [v if kind == one else None for v, kind in zip(values, types, strict=True)]
+        layers.append(_texts(own) if one == pa.string() else pa.array(own, one))
+    return layers
+
+
+def _type(value: Any) -> pa.DataType:
+    """Arrow's type for a value; text if it has none, or one that depends on others."""
+    with suppress(*UNFITTING):
+        kind = pa.array([value]).type
+        return pa.string() if _depends(kind) else kind
+    return pa.string()
+
+
+def _depends(kind: pa.DataType) -> bool:
+    """Whether Arrow's type depends on all the values of a column."""
+    return bool(pa.types.is_decimal(kind) or pa.types.is_nested(kind))
+
+
+def _texts(values: list[Any]) -> pa.Array:
+    """Values as texts; null if one has none, as an integer of very many digits."""
+    return pa.array([None if value is None else _shown(value) for value in values], pa.string())
+
+
+def _shown(value: Any) -> str | None:
+    with suppress(*UNFITTING):
+        return str(value).encode("utf-8", "replace").decode()
+    return None
