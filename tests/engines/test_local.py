@@ -392,6 +392,21 @@ def test_a_stop_ends_after_the_trigger(tmp_path: Path) -> None:
     made(tmp_path, script(source=PUSHED)).close()
 
 
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """Else nobody knows which to bring back as it was."""
+    path = tmp_path / "in" / "a.parquet"
+    write(path, records(2, START, START + HOUR))
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)  # pages, not the footer
+    path.write_bytes(data)
+    engine = made(tmp_path, script(source="connector = 'files', path = 'in/*.parquet'"))
+    engine.clock = FakeClock(engine.schedule.due(engine.next_trigger))
+    with pytest.raises(SourceError, match=r"cannot be read") as refused:
+        engine.step()
+    engine.close()
+    assert str(path) in str(refused.value)
+
+
 class Away(Collected):
     """A sink whose server is away for its first calls."""
 

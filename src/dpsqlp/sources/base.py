@@ -59,6 +59,10 @@ class Source(Protocol):
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
 
+    def named(self, records: Any) -> str:
+        """What a range is read from, for a message; empty if that needs no name."""
+        return ""
+
     def forget(self, records: Any) -> None:
         """The trigger is committed; what was kept to read the range again may go."""
         return
