@@ -1518,6 +1518,14 @@ AWAY = [
         "engines/test_local.py::test_a_server_that_is_away_is_asked_again",
     ),
     Break(
+        "a stop while waiting runs the trigger before its time",
+        "1: windows and triggers are enumerated from a fixed grid on a public clock",
+        "engines/together.py",
+        "            if stop.is_set():\n                return\n",
+        "",
+        "engines/test_local.py::test_a_stop_ends_after_the_trigger",
+    ),
+    Break(
         "finished before the last release is out",
         "6: a retry re-emits that file",
         "engines/engine.py",
