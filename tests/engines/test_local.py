@@ -8,12 +8,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from dpsqlp.engines.clock import SystemClock
-from dpsqlp.engines.engine import Progress, serialise
+from dpsqlp.engines.engine import Progress, micro_batch, serialise
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
@@ -387,8 +388,10 @@ def test_a_stop_ends_after_the_trigger(tmp_path: Path) -> None:
     stop = threading.Event()
     engine = made(tmp_path, script(source=PUSHED, emit="EMIT EVERY INTERVAL 15 MINUTES"))
     threading.Timer(0.05, stop.set).start()
-    run_together({"t": engine}, engine.clock, stop, lambda name, progress: None)
+    ran: list[Any] = []
+    run_together({"t": engine}, engine.clock, stop, lambda *it: ran.append(it))
     engine.close()
+    assert ran == []
     made(tmp_path, script(source=PUSHED)).close()
 
 
@@ -594,6 +597,13 @@ def test_a_batch_larger_than_memory_is_refused(
     monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
     again = Pushing(tmp_path, sql, [])
     assert len(again.run(1)[FIRST]) == 1
+
+
+def test_more_text_than_arrow_has_in_one_piece_is_refused() -> None:
+    """Arrow then leaves it in several."""
+    pieces = pa.table({"key_0": pa.chunked_array([["a"], ["b"]])})
+    with pytest.raises(SourceError, match=r"more than 2 GiB.*has not run"):
+        micro_batch(Mock(combine_chunks=lambda: pieces))
 
 
 def test_spools_do_not_outlive_their_trigger(tmp_path: Path) -> None:

@@ -230,13 +230,12 @@ class Engine(ABC):
 
 def micro_batch(table: pa.Table) -> MicroBatch:
     """The core's columns of a row query's result."""
-    try:
-        table = table.combine_chunks()
-    except pa.ArrowInvalid:
+    table = table.combine_chunks()
+    if any(column.num_chunks > 1 for column in table.columns):
         raise SourceError(
             "The texts of one column of a trigger take more than 2 GiB. Shorten them in the query,"
             " for example with left(x, 1000). Nothing is lost; the trigger has not run."
-        ) from None
+        )
 
     def columns(prefix: str) -> tuple[Any, ...]:
         return tuple(table.column(name) for name in table.column_names if name.startswith(prefix))
