@@ -19,7 +19,7 @@ from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, SourceError, SqlError, TriggerError, UnavailableError
-from dpsqlp.sinks.base import Collected, Sink
+from dpsqlp.sinks.base import Sink
 from dpsqlp.sources import base
 from dpsqlp.sources.pushed import PushedSource, StandardInput
 from dpsqlp.state.journal import Intent, read_manifest
@@ -29,6 +29,7 @@ from running import (
     MINUTE,
     SECRET,
     START,
+    Collected,
     FakeClock,
     Record,
     as_twin,

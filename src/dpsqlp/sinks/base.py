@@ -130,21 +130,6 @@ class DuckDbSink(Sink):
             ) from error
 
 
-class Collected(Sink):
-    """Keeps releases in memory, for the Python interface."""
-
-    def __init__(self) -> None:
-        self.releases: list[pa.Table] = []
-        self._trigger: int | None = None  # of the last one
-
-    def emit(self, trigger: int, release: pa.Table) -> None:
-        """Remember a release, in place of an earlier one of this trigger."""
-        if trigger == self._trigger:
-            self.releases.pop()
-        self.releases.append(release)
-        self._trigger = trigger
-
-
 def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
     """The sink of a CREATE SINK."""
     options = from_environment(options)
@@ -162,15 +147,13 @@ def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
             from dpsqlp.sinks.postgres import PostgresSink
 
             return PostgresSink(str(options.get("dsn", "")), str(options.get("table", name)))
-        case "python":
-            return Collected()
         case "kafka":
             from dpsqlp.sinks.kafka import KafkaSink
 
             return KafkaSink(name, options)
     raise PlanError(
         f"The sink {name} has the connector {options.get('connector')!r}. Use parquet, jsonl,"
-        " stdout, duckdb, kafka, postgres or python."
+        " stdout, duckdb, kafka or postgres."
     )
 
 
