@@ -18,7 +18,7 @@ from dpsqlp.engines.script import open_engine
 from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import UnavailableError
-from dpsqlp.sinks.base import Collected
+from dpsqlp.sinks.base import Sink
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Hop, Query, Tumble
 from twin import Row, Twin, canonical
@@ -63,10 +63,27 @@ def replay(start: int, stop: int, every: int = 15) -> str:
     )
 
 
+class Collected(Sink):
+    """Keeps releases in memory."""
+
+    def __init__(self) -> None:
+        self.releases: list[pa.Table] = []
+        self._trigger: int | None = None  # of the last one
+
+    def emit(self, trigger: int, release: pa.Table) -> None:
+        """Remember a release, in place of an earlier one of this trigger."""
+        if trigger == self._trigger:
+            self.releases.pop()
+        self.releases.append(release)
+        self._trigger = trigger
+
+
 def made(folder: Path, sql: str, **options: Any) -> LocalEngine:
     """The engine of a script's sink, its state in `folder`."""
     (sink,) = compile_script(sql, folder=str(folder)).sinks
-    options = {"output": None, "clock": None, "threads": 2} | options
+    output = Collected() if sink.options.get("connector") == "python" else None
+    options = {"clock": None, "threads": 2} | options
+    options["output"] = options.get("output") or output
     return open_engine(
         sink,
         state=folder / options.pop("state", "state"),

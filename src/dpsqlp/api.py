@@ -146,7 +146,8 @@ class Stream:
         """Run what is next, and return the rows it released.
 
         Without a window, and on event time, the next trigger runs at once. With a window on the
-        clock every trigger that is due runs: missed ones empty, the last one on what was fed.
+        clock every trigger that is due runs: missed ones empty, the last one on what was fed. A
+        release that a server did not take is published first.
         """
         engine = self._check_open()
         if self.finished:
@@ -158,7 +159,7 @@ class Stream:
         if schedule.on_event_time or engine.query.window is None:
             return self._session.last(self._step())
         ran = []
-        while schedule.due(engine.next_trigger) <= self._clock.now():
+        while not engine.published or schedule.due(engine.next_trigger) <= self._clock.now():
             ran.append(self._session.last(self._step()))
         if not ran:
             return Release(engine.empty_release(), None)

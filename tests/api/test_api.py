@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import polars as pl
@@ -15,7 +16,14 @@ import pytest
 
 import dpsqlp
 from dpsqlp import api
-from dpsqlp.errors import DpsqlpError, PlanError, SourceError, StateError, TriggerError
+from dpsqlp.errors import (
+    DpsqlpError,
+    PlanError,
+    SourceError,
+    StateError,
+    TriggerError,
+    UnavailableError,
+)
 
 OPTIONS = "epsilon = 4, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1"
 PRIVATE = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({OPTIONS}) url, COUNT(*) AS views"
@@ -155,6 +163,25 @@ def test_windows_on_the_clock_run_every_trigger_that_is_due(
         assert [r.trigger for r in stream.releases()] == [release.trigger - n for n in (2, 1, 0)]
         assert [len(r) for r in stream.releases()] == [0, 0, 1]
         assert "/home" in counts(release)
+
+
+def test_a_release_that_was_not_taken_is_published_at_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when another trigger is due."""
+    time = 1_704_067_200_000_000  # 2024-01-01 00:00:00 UTC
+    monkeypatch.setattr(api.SystemClock, "now", lambda self: time)
+    with dpsqlp.open(WINDOWED, state=tmp_path / "w.state") as stream:
+        stream.feed(views(1))
+        time += 600_000_000
+        with monkeypatch.context() as patched:
+            patched.setattr(stream._session, "emit", Mock(side_effect=UnavailableError("away")))
+            with pytest.raises(UnavailableError):
+                stream.trigger()
+        release = stream.trigger()
+        assert release.trigger == stream.next_trigger - 1
+        assert len(release) == 1
+        assert stream.trigger().trigger is None
 
 
 def test_files_are_run_to_the_end_and_releases_also_go_to_the_sink(

@@ -29,9 +29,8 @@ from dpsqlp.dashboard.release import identify
 from dpsqlp.dashboard.statement import guess_percent
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import StateError
-from dpsqlp.sinks.base import Collected
 from dpsqlp.sql import compile_script, explain_text
-from running import FakeClock
+from running import Collected, FakeClock
 
 HOUR = 3_600_000_000
 WINDOWS = [1_714_521_600_000_000 + n * HOUR for n in range(3)]

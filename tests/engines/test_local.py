@@ -8,17 +8,18 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from dpsqlp.engines.clock import SystemClock
-from dpsqlp.engines.engine import Progress, serialise
+from dpsqlp.engines.engine import Progress, micro_batch, serialise
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, SourceError, SqlError, TriggerError, UnavailableError
-from dpsqlp.sinks.base import Collected, Sink
+from dpsqlp.sinks.base import Sink
 from dpsqlp.sources import base
 from dpsqlp.sources.pushed import PushedSource, StandardInput
 from dpsqlp.state.journal import Intent, read_manifest
@@ -28,6 +29,7 @@ from running import (
     MINUTE,
     SECRET,
     START,
+    Collected,
     FakeClock,
     Record,
     as_twin,
@@ -387,9 +389,26 @@ def test_a_stop_ends_after_the_trigger(tmp_path: Path) -> None:
     stop = threading.Event()
     engine = made(tmp_path, script(source=PUSHED, emit="EMIT EVERY INTERVAL 15 MINUTES"))
     threading.Timer(0.05, stop.set).start()
-    run_together({"t": engine}, engine.clock, stop, lambda name, progress: None)
+    ran: list[Any] = []
+    run_together({"t": engine}, engine.clock, stop, lambda *it: ran.append(it))
     engine.close()
+    assert ran == []
     made(tmp_path, script(source=PUSHED)).close()
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """Else nobody knows which to bring back as it was."""
+    path = tmp_path / "in" / "a.parquet"
+    write(path, records(2, START, START + HOUR))
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)  # pages, not the footer
+    path.write_bytes(data)
+    engine = made(tmp_path, script(source="connector = 'files', path = 'in/*.parquet'"))
+    engine.clock = FakeClock(engine.schedule.due(engine.next_trigger))
+    with pytest.raises(SourceError, match=r"cannot be read") as refused:
+        engine.step()
+    engine.close()
+    assert str(path) in str(refused.value)
 
 
 class Away(Collected):
@@ -426,6 +445,26 @@ def test_a_server_that_is_away_is_asked_again(tmp_path: Path) -> None:
     assert said.count(("away", UnavailableError)) == 3
     assert len(away.releases) == len(there.releases) == 4
     assert clock.now() == START + 250_000 + 500_000 + 1_000_000  # longer each time
+
+
+def test_missed_triggers_do_not_make_pauses_short_again(tmp_path: Path) -> None:
+    """They run empty, whether their server answers or not."""
+    clock, stop = FakeClock(START), threading.Event()
+    engine = made(tmp_path, script(source=PUSHED), clock=clock)
+    asked: list[int] = []
+
+    def away(position: Any, trigger: int, span: Any) -> Any:
+        asked.append(clock.time - START)
+        if len(asked) == 5:
+            stop.set()
+        clock.time += QUARTER
+        raise UnavailableError("The server is away.")
+
+    engine.source.take = away  # type: ignore[method-assign]
+    run_together({"t": engine}, clock, stop, lambda *it: None)
+    engine.close()
+    pauses = [at - QUARTER * number for number, at in enumerate(asked, 1)]
+    assert pauses == [0, 250_000, 750_000, 1_750_000, 3_750_000]
 
 
 def test_the_last_release_is_not_left_unpublished(tmp_path: Path) -> None:
@@ -559,6 +598,13 @@ def test_a_batch_larger_than_memory_is_refused(
     monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
     again = Pushing(tmp_path, sql, [])
     assert len(again.run(1)[FIRST]) == 1
+
+
+def test_more_text_than_arrow_has_in_one_piece_is_refused() -> None:
+    """Arrow then leaves it in several."""
+    pieces = pa.table({"key_0": pa.chunked_array([["a"], ["b"]])})
+    with pytest.raises(SourceError, match=r"more than 2 GiB.*has not run"):
+        micro_batch(Mock(combine_chunks=lambda: pieces))
 
 
 def test_spools_do_not_outlive_their_trigger(tmp_path: Path) -> None:

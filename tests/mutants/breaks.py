@@ -1409,6 +1409,14 @@ WAYS_AROUND = [
         "sources/test_pushed.py::test_decimals_keep_their_own_digits",
     ),
     Break(
+        "a value without a type makes all of its kind texts",
+        "2: a record's unit depends on that record alone",
+        "sources/pushed.py",
+        "types = [None if value is None else _type(value) for value in values]",
+        "types = [None if value is None else pa.string() for value in values]",
+        "sources/test_pushed.py::test_a_cast_depends_on_its_value_alone",
+    ),
+    Break(
         "integers that are floats have another text",
         "2: a record's unit depends on that record alone",
         "sources/base.py",
@@ -1599,6 +1607,14 @@ AWAY = [
         "engines/test_local.py::test_a_server_that_is_away_is_asked_again",
     ),
     Break(
+        "a stop while waiting runs the trigger before its time",
+        "1: windows and triggers are enumerated from a fixed grid on a public clock",
+        "engines/together.py",
+        "            if stop.is_set():\n                return\n",
+        "",
+        "engines/test_local.py::test_a_stop_ends_after_the_trigger",
+    ),
+    Break(
         "finished before the last release is out",
         "6: a retry re-emits that file",
         "engines/engine.py",
@@ -1653,6 +1669,22 @@ STOPS = [
         'if method or any(below.get("class") == "COLUMN_REF" for below in _nodes(constant)):',
         "if method:",
         "sql/test_never_stops.py::test_no_row_stops_a_run",
+    ),
+    Break(
+        "a line of any length is collected",
+        "2: the row query maps each input row by itself",
+        "sources/pushed.py",
+        "begun += first[: _LINE_BYTES - len(begun)]",
+        "begun += first",
+        "sources/test_pushed.py::test_a_line_without_end_takes_neither_time_nor_memory",
+    ),
+    Break(
+        "a line of any length is read",
+        "2: the row query maps each input row by itself",
+        "sources/pushed.py",
+        "if 0 < len(line) < _LINE_BYTES]",
+        "if line]",
+        "sources/test_pushed.py::test_a_line_that_is_too_long_is_left_out_as_in_a_file",
     ),
     Break(
         "constants are not tried out",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from datetime import datetime
@@ -13,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsqlp.errors import PlanError, SinkError, StateError
-from dpsqlp.sinks.base import Collected, Sink, make_sink
+from dpsqlp.errors import PlanError, SinkError
+from dpsqlp.sinks.base import Sink, make_sink
 
 KEYS = ["it's", 'a "b"', "ünï", "", None]
 
@@ -43,19 +44,10 @@ def table_of(folder: Path) -> list[tuple[Any, ...]]:
         return database.sql('FROM "my ""table" ORDER BY trigger, n').fetchall()
 
 
-def shown(folder: Path, sink: Sink) -> Any:
-    assert isinstance(sink, Collected)
-    return sink.releases
-
-
-PLACES: dict[str, tuple[dict[str, str], Callable[[Path, Sink], Any]]] = {
-    "parquet": ({"path": "out/it's here"}, lambda folder, _: files(folder)),
-    "jsonl": ({"path": "out/it's here"}, lambda folder, _: files(folder)),
-    "duckdb": (
-        {"path": "x/it's here.duckdb", "table": 'my "table'},
-        lambda folder, _: table_of(folder),
-    ),
-    "python": ({}, shown),
+PLACES: dict[str, tuple[dict[str, str], Callable[[Path], Any]]] = {
+    "parquet": ({"path": "out/it's here"}, files),
+    "jsonl": ({"path": "out/it's here"}, files),
+    "duckdb": ({"path": "x/it's here.duckdb", "table": 'my "table'}, table_of),
 }
 
 
@@ -71,10 +63,9 @@ def test_a_trigger_given_twice_is_there_once(connector: str, tmp_path: Path) -> 
     for trigger, keys in ((7, KEYS), (8, []), (9, KEYS[:2])):
         once.emit(trigger, release(trigger, keys))
         twice.emit(trigger, release(trigger, keys))
-        again = twice if connector == "python" else made(tmp_path / "twice")
-        again.emit(trigger, release(trigger, keys))
-    expected = look(tmp_path / "once", once)
-    assert look(tmp_path / "twice", twice) == expected
+        made(tmp_path / "twice").emit(trigger, release(trigger, keys))
+    expected = look(tmp_path / "once")
+    assert look(tmp_path / "twice") == expected
     assert len(expected) == {"duckdb": 7}.get(connector, 3)
 
 
@@ -109,6 +100,43 @@ def test_standard_output_prints_lines(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == first
 
 
+@pytest.mark.parametrize(
+    "out", [io.TextIOWrapper(io.BytesIO(), "latin-1"), io.StringIO()], ids=["latin-1", "notebook"]
+)
+def test_standard_output_takes_every_letter(
+    out: io.TextIOBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key must not stop the run whose release it is in."""
+    monkeypatch.setattr("sys.stdout", out)
+    make_sink("t", {"connector": "stdout"}, Path()).emit(3, release(3, ["日本"]))
+    data = out.getvalue() if isinstance(out, io.StringIO) else out.buffer.getvalue().decode()
+    assert json.loads(data)["release"] == "日本"
+
+
+def test_what_has_no_end_is_published(tmp_path: Path) -> None:
+    """Numbers and times, as texts in JSON and as DuckDB reads them in Parquet."""
+    with duckdb.connect() as database:
+        rows = database.sql(
+            "SELECT x::DOUBLE AS x, x::FLOAT AS y, t::TIMESTAMP_S AS t FROM (VALUES"
+            " ('inf', 'infinity'), ('-inf', '-infinity'), ('nan', '2024-01-01'), ('0.5', NULL),"
+            " (NULL, NULL)) AS v(x, t)"
+        ).to_arrow_table()
+        for connector in ("parquet", "jsonl"):
+            make_sink("t", {"connector": connector}, tmp_path / connector).emit(1, rows)
+        (file,) = tmp_path.rglob("*.parquet")
+        assert database.sql(f"SELECT t::TEXT FROM '{file}'").fetchall() == [
+            ("infinity",),
+            ("-infinity",),
+            ("2024-01-01 00:00:00",),
+            (None,),
+            (None,),
+        ]
+    (file,) = tmp_path.rglob("*.jsonl")
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
+    assert [line["x"] for line in lines] == ["Infinity", "-Infinity", "NaN", 0.5, None]
+    assert [line["y"] for line in lines] == ["Infinity", "-Infinity", "NaN", 0.5, None]
+
+
 @pytest.mark.parametrize("table", ["release", "t rows", "select", "main"])
 def test_tables_of_any_name(table: str, tmp_path: Path) -> None:
     """The sink's own names do not get in the way."""
@@ -123,7 +151,7 @@ def test_a_database_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     """The error says what to do; the release is still in the state."""
     (tmp_path / "t").write_text("this is no database, but it is long enough to be looked at" * 99)
     sink = make_sink("t", {"connector": "duckdb"}, tmp_path)
-    with pytest.raises(StateError, match=r"(?s)could not be written.*release is kept.*run again"):
+    with pytest.raises(SinkError, match=r"(?s)could not be written.*release is kept.*run again"):
         sink.emit(1, release(1))
 
 
@@ -149,14 +177,16 @@ def test_another_pipelines_releases_are_not_replaced(connector: str, tmp_path: P
 
 
 def test_a_table_of_two_pipelines_is_found_when_it_is_written_too(tmp_path: Path) -> None:
-    """Both were opened before there was a table; and columns are told apart by their names."""
-    sinks = [make_sink("t", {"connector": "duckdb", "path": "out"}, tmp_path) for _ in range(2)]
+    """Both were opened before there was a table, which has one name in all letters; and columns
+    are told apart by their names.
+    """
+    sinks = [make_sink(name, {"connector": "duckdb", "path": "out"}, tmp_path) for name in "tT"]
     for number, sink in enumerate(sinks):
         sink.open(str(number), [])
     sinks[0].emit(1, release(1))
     with pytest.raises(SinkError, match="another pipeline"):
         sinks[1].emit(1, release(1))
-    with pytest.raises(StateError, match="could not be written"):
+    with pytest.raises(SinkError, match="could not be written"):
         sinks[0].emit(1, release(1).rename_columns({"n": "m"}))
     with duckdb.connect(str(tmp_path / "out")) as database:
         assert database.sql("FROM t").to_arrow_table().num_rows == len(KEYS)

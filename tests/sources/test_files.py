@@ -397,6 +397,8 @@ def test_what_cannot_be_used_is_refused_before_it_is_taken(order: int, tmp_path:
         "empty.parquet": (b"", "no complete Parquet file"),
         "columns.csv": (b"user,a,ts\n", r"lacks the columns \['unit'\]"),
         "notes.txt": (b"hello", "ends in none of"),
+        "cr.csv": (b"unit,a,ts\ru,1,2024-01-01\r", "no first line of names that ends in LF"),
+        os.fsdecode(b"\xff.csv"): (b"unit,a,ts\n", "�.csv has a name that is no UTF-8"),
     }
     write(tmp_path / "in" / f"{order}ok.csv", LINES)
     for name, (data, words) in bad.items():
@@ -407,6 +409,42 @@ def test_what_cannot_be_used_is_refused_before_it_is_taken(order: int, tmp_path:
             files.take(files.begin(), 1, None)
         path.unlink()
         assert len(files.take(files.begin(), 1, None)["files"]) == 1
+
+
+def test_a_link_out_of_the_folder_is_refused_before_it_is_taken(tmp_path: Path) -> None:
+    """The database may not follow it; a link within the folder, or to the folder, it may."""
+    for folder in ("real", "other"):
+        write(tmp_path / folder / "a.csv", LINES)
+    (tmp_path / "in").symlink_to("real")
+    (tmp_path / "in" / "b.csv").symlink_to("a.csv")
+    files = source(tmp_path, "in/**/*.csv", follow=True)
+    assert read(files, files.take(files.begin(), 1, None)) == wanted(*LINES, *LINES)
+    for link, target in (("c.csv", "../other/a.csv"), ("d", "../other")):
+        (tmp_path / "in" / link).symlink_to(target)
+        with pytest.raises(SourceError, match=r"is a link out of.*not been taken"):
+            files.take(files.begin(), 1, None)
+        (tmp_path / "in" / link).unlink()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "step"),
+    [(".jsonl", "_check_place"), (".csv", "_shape"), (".parquet", "_shape")],
+)
+def test_a_file_that_vanishes_while_it_is_looked_for_is_passed_over(
+    suffix: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes the files may also rename them."""
+    path = tmp_path / f"a{suffix}"
+    write(path, LINES)
+    before = getattr(FileSource, step)
+
+    def gone(self: FileSource, given: Any) -> Any:
+        path.unlink()
+        return before(self, given)
+
+    monkeypatch.setattr(FileSource, step, gone)
+    files = source(tmp_path, "*", follow=True)
+    assert files.take(files.begin(), 1, None) == {"files": []}
 
 
 @pytest.mark.parametrize("follow", [False, True])

@@ -6,7 +6,8 @@ import io
 import json
 import os
 import time
-from datetime import UTC, datetime
+import tracemalloc
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from dpsqlp.errors import SourceError, StateError
 from dpsqlp.sources.base import declared_schema, sweep_spools
+from dpsqlp.sources.files import FileSource
 from dpsqlp.sources.pushed import PushedSource, StandardInput, as_table
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
@@ -90,6 +92,43 @@ def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
     source = PushedSource(SOURCE, LocalStorage(tmp_path))
     with pytest.raises(SourceError, match="connector it had"):
         source.take({"taken": ["a"]}, 1, None)
+
+
+class Endless(io.RawIOBase):
+    """One line of so many bytes, and one after it."""
+
+    def __init__(self, size: int) -> None:
+        self.left = [*[b"x" * (1 << 16)] * (size >> 16), b"\n", line("v", 1)]
+
+    def read(self, size: int = -1) -> bytes:
+        return self.left.pop(0) if self.left else b""
+
+
+def test_a_line_that_is_too_long_is_left_out_as_in_a_file(tmp_path: Path) -> None:
+    """Nobody waits for it."""
+    lines = [line("x" * (size - len(line("", 1))), 1) for size in (1_999_999, 2_000_000, 2_000_001)]
+    data = b"\n".join([line("u", 1), *lines, line("v", 1)])
+    (tmp_path / "a.jsonl").write_bytes(data)
+    pushed = standard_input(LocalStorage(tmp_path / "state"), data)
+    files = FileSource(SourceDef("s", COLUMNS, {"path": "a.jsonl"}), None, tmp_path)
+    rows = read(pushed, pushed.take(None, 1, None))
+    assert [len(row[0] or "") for row in rows] == [1, 1_999_999 - len(line("", 1)), 1]
+    with connect(folders=files.folders()) as database:
+        files.read(files.take(files.begin(), 1, None), database)
+        assert database.sql("SELECT unit FROM s").fetchall() == [row[:1] for row in rows]
+
+
+def test_a_line_without_end_takes_neither_time_nor_memory(tmp_path: Path) -> None:
+    """One sender would stall everybody's records."""
+    stream = Endless(1 << 30)
+    tracemalloc.start()
+    try:
+        source = StandardInput(SOURCE, LocalStorage(tmp_path), stream)
+        assert source.ended.wait(20)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert read(source, source.take(None, 1, None)) == [("v", 1, None)]
 
 
 def test_a_frame_of_any_kind(tmp_path: Path) -> None:
@@ -203,6 +242,9 @@ def units(source: PushedSource, values: Any) -> list[str | None]:
         (pd.NA, None),
         (float("nan"), "nan"),
         ("\ud800", "?"),
+        (Decimal("Infinity"), "Infinity"),
+        pytest.param(10**5000, None, id="digits"),
+        ([10**5000], None),
     ],
 )
 @pytest.mark.parametrize("one", [7, 7.0, Decimal("7"), "7", np.int64(7)])
@@ -216,12 +258,29 @@ def test_one_value_does_not_change_the_others(
     assert mixed == [alone[0], text, alone[0]]
 
 
-@pytest.mark.parametrize("kind", ["VARCHAR", "BIGINT", "BOOLEAN", "TIMESTAMP", "DOUBLE"])
-@pytest.mark.parametrize("other", ["x", b"\x00", 2**70, 0.5, Decimal("1.25"), True, 3])
+@pytest.mark.parametrize(
+    "kind", ["VARCHAR", "BIGINT", "BOOLEAN", "TIMESTAMP", "DOUBLE", "INTERVAL"]
+)
+@pytest.mark.parametrize(
+    "other",
+    [
+        "x",
+        b"\x00",
+        2**70,
+        0.5,
+        Decimal("1.25"),
+        True,
+        3,
+        timedelta.max,
+        np.datetime64(2**62, "D"),
+        np.datetime64("2024-01-01", "D"),
+    ],
+)
 def test_a_cast_depends_on_its_value_alone(kind: str, other: Any) -> None:
     source = SourceDef("s", (("u", kind),), {})
     moment = datetime(2024, 1, 1, 0, 0, 0, 500_000)
     ones = [True, 2.5, 7, "7", b"\x00a", moment, moment.replace(tzinfo=UTC), np.float32(7)]
+    ones += [timedelta(1), 2**63, Decimal("7"), np.datetime64(1, "ns")]
 
     def read_as(values: list[Any]) -> list[Any]:
         column: list[Any] = as_table({"u": values}, source, declared_schema(source))[
@@ -229,8 +288,9 @@ def test_a_cast_depends_on_its_value_alone(kind: str, other: Any) -> None:
         ].to_pylist()
         return column
 
+    alone = read_as([other])
     for one in ones:
-        assert read_as([one, other])[0] == read_as([one])[0]
+        assert read_as([one, other]) == read_as([one]) + alone
 
 
 def test_decimals_keep_their_own_digits(tmp_path: Path) -> None:

@@ -27,11 +27,10 @@ from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.spark.sources import SparkFiles, as_declared
 from dpsqlp.engines.spark.stream import Batches, ticking
 from dpsqlp.errors import PlanError, SourceError, TriggerError
-from dpsqlp.sinks.base import Collected
 from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql import compile_script
 from dpsqlp.state.storage import LocalStorage
-from running import MINUTE, SECRET, START, FakeClock, Record, script, table
+from running import MINUTE, SECRET, START, Collected, FakeClock, Record, script, table
 
 pytestmark = pytest.mark.xdist_group("spark")
 

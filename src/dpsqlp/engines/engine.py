@@ -38,6 +38,7 @@ class Progress:
     trigger: int
     last: int | None
     rows: int
+    missed: bool = False  # it ran empty, and asked no server for records
 
 
 class Engine(ABC):
@@ -78,7 +79,7 @@ class Engine(ABC):
             sweep_spools(storage, None if pending is None else pending.records)
             self._deviations = standard_deviations(self.plan)
             self._key_types = arrow_types(query.key_types)
-            self._unfinished = False
+            self._unfinished = self._missed = False
             self.records = 0  # read so far: for the operator alone, never published
             if self._unpublished is not None:
                 with suppress(UnavailableError):  # then at the next step
@@ -156,6 +157,7 @@ class Engine(ABC):
         release = serialise(self._release(releases()))  # while threads write
         self.journal.commit(changes, release, position, self._each)
         self._unpublished, self._unfinished = release, False
+        self._missed = intent.records is None
         self.source.forget(intent.records)
 
     def _pending(self) -> Intent | None:
@@ -223,18 +225,17 @@ class Engine(ABC):
         release = pa.ipc.open_stream(self._unpublished).read_all()
         self.sink.emit(trigger, release)
         self._unpublished = None
-        return Progress(trigger, self.schedule.last, int(release.num_rows))
+        return Progress(trigger, self.schedule.last, int(release.num_rows), self._missed)
 
 
 def micro_batch(table: pa.Table) -> MicroBatch:
     """The core's columns of a row query's result."""
-    try:
-        table = table.combine_chunks()
-    except pa.ArrowInvalid:
+    table = table.combine_chunks()
+    if any(column.num_chunks > 1 for column in table.columns):
         raise SourceError(
             "The texts of one column of a trigger take more than 2 GiB. Shorten them in the query,"
             " for example with left(x, 1000). Nothing is lost; the trigger has not run."
-        ) from None
+        )
 
     def columns(prefix: str) -> tuple[Any, ...]:
         return tuple(table.column(name) for name in table.column_names if name.startswith(prefix))

@@ -104,9 +104,11 @@ class LocalEngine(Engine):
             # These name columns and files. Other texts of the database may hold a record.
             raise SourceError(f"The records cannot be read: {error}") from None
         except duckdb.Error as error:
+            named = self.source.named(intent.records)
             raise SourceError(
-                f"The records cannot be read ({type(error).__name__}). Check that the source's"
-                " columns and types are those of the data. The trigger has not run."
+                f"The records{named and f' of {named}'} cannot be read ({type(error).__name__})."
+                " Check that the source's columns and types are those of the data, and that no file"
+                " is damaged. The trigger has not run."
             ) from None
         return len(batch.window), self.core.admit(batch, intent.trigger)
 

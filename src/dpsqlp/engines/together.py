@@ -58,7 +58,8 @@ def run_together(
             pauses[name] = _Pause(clock.now() + length, length)
             report(name, problem)
         else:
-            pauses.pop(name, None)
+            if not progress.missed:
+                pauses.pop(name, None)
             report(name, progress)
 
 

@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.errors import PlanError, SinkError, StateError
+from dpsqlp.errors import PlanError, SinkError
 from dpsqlp.sql.options import from_environment
 from dpsqlp.state.storage import LocalStorage
 
@@ -71,8 +71,13 @@ class StandardOutput(Sink):
     """JSON Lines on standard output; after a crash the last trigger's lines may come twice."""
 
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Print a release."""
-        sys.stdout.write(json_lines(release).decode())
+        """Print a release, in UTF-8 whatever the terminal has; a notebook takes texts alone."""
+        lines = json_lines(release)
+        sys.stdout.flush()
+        if hasattr(sys.stdout, "buffer"):
+            sys.stdout.buffer.write(lines)
+        else:
+            sys.stdout.write(lines.decode())
         sys.stdout.flush()
 
 
@@ -94,7 +99,10 @@ class DuckDbSink(Sink):
                 self._check(database)
 
     def _check(self, database: duckdb.DuckDBPyConnection) -> None:
-        query = "SELECT comment FROM duckdb_tables() WHERE NOT internal AND table_name = ?"
+        query = (  # to DuckDB, T and t are one table
+            "SELECT comment FROM duckdb_tables()"
+            " WHERE NOT internal AND lower(table_name) = lower(?)"
+        )
         for (comment,) in database.execute(query, [self._name]).fetchall():
             if comment not in (None, self._owner):
                 raise _taken(f"The table {self._name} of {self._path}", "table")
@@ -116,25 +124,10 @@ class DuckDbSink(Sink):
                 database.execute(f"COMMENT ON TABLE {self._table} IS {_text(self._owner)}")
                 database.execute("COMMIT")
         except (duckdb.Error, OSError) as error:
-            raise StateError(
+            raise SinkError(
                 f"{self._path} could not be written: {error}. The release is kept. Close other"
                 " programs that have the file open, or repair it, then run again."
             ) from error
-
-
-class Collected(Sink):
-    """Keeps releases in memory, for the Python interface."""
-
-    def __init__(self) -> None:
-        self.releases: list[pa.Table] = []
-        self._trigger: int | None = None  # of the last one
-
-    def emit(self, trigger: int, release: pa.Table) -> None:
-        """Remember a release, in place of an earlier one of this trigger."""
-        if trigger == self._trigger:
-            self.releases.pop()
-        self.releases.append(release)
-        self._trigger = trigger
 
 
 def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
@@ -154,31 +147,46 @@ def make_sink(name: str, options: Mapping[str, Any], folder: Path) -> Sink:
             from dpsqlp.sinks.postgres import PostgresSink
 
             return PostgresSink(str(options.get("dsn", "")), str(options.get("table", name)))
-        case "python":
-            return Collected()
         case "kafka":
             from dpsqlp.sinks.kafka import KafkaSink
 
             return KafkaSink(name, options)
     raise PlanError(
         f"The sink {name} has the connector {options.get('connector')!r}. Use parquet, jsonl,"
-        " stdout, duckdb, kafka, postgres or python."
+        " stdout, duckdb, kafka or postgres."
     )
 
 
 def parquet(release: pa.Table) -> bytes:
-    """The release as a Parquet file."""
+    """The release as a Parquet file, which has no seconds: they become milliseconds here, since
+    Arrow cannot with one that is infinite.
+    """
+    seconds = [f.name for f in release.schema if f.type == pa.timestamp("s")]
+    if seconds:
+        casts = ", ".join(f"{_quoted(n)}::TIMESTAMP_MS AS {_quoted(n)}" for n in seconds)
+        with duckdb.connect() as database:
+            database.register("release", release)
+            query = f"SELECT * REPLACE ({casts}) FROM release"
+            release = database.sql(query).to_arrow_table()
     buffer = io.BytesIO()
     pq.write_table(release, buffer, compression="zstd")
     return buffer.getvalue()
 
 
 def json_lines(release: pa.Table) -> bytes:
-    """The release as JSON, a row a line."""
+    """The release as JSON, a row a line. Numbers without end are texts: JSON has none."""
+
+    def value(field: pa.Field) -> str:
+        name = _quoted(field.name)
+        if not pa.types.is_floating(field.type):
+            return name
+        number = f"to_json({name})"
+        return f"CASE WHEN isfinite({name}) THEN {number} ELSE to_json({number}::TEXT) END"
+
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         database.register("release", release)
-        columns = ", ".join(f"{_text(name)}, {_quoted(name)}" for name in release.column_names)
+        columns = ", ".join(f"{_text(field.name)}, {value(field)}" for field in release.schema)
         lines = database.execute(f"SELECT json_object({columns}) FROM release").fetchall()
     return "".join(f"{line}\n" for (line,) in lines).encode()
 

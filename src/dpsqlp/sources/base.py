@@ -22,6 +22,7 @@ from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
 BATCH_BYTES_MAX = 6 << 30
+UNFITTING = (pa.ArrowException, TypeError, ValueError, OverflowError)  # of a value and its type
 _SPOOL = "spool/"
 _MOMENT = re.compile(r"(TIMESTAMP|DATETIME)[A-Z_ ]*", re.I)
 _FIRST = "TIMESTAMP '290309-12-22 (BC) 00:00:00'"  # DuckDB's first, after minus infinity
@@ -57,6 +58,10 @@ class Source(Protocol):
     @abstractmethod
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
+
+    def named(self, records: Any) -> str:
+        """What a range is read from, for a message; empty if that needs no name."""
+        return ""
 
     def forget(self, records: Any) -> None:
         """The trigger is committed; what was kept to read the range again may go."""
@@ -152,7 +157,7 @@ def fitting(value: Any, kind: pa.DataType) -> Any:
     """A value, or none if its type cannot have it; the values beside it do not matter."""
     try:
         return pa.scalar(value, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except UNFITTING:
         return None
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 from glob import escape, glob, has_magic
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -34,6 +35,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON = (".json", ".jsonl", ".ndjson")
 _SUFFIXES = (".parquet", *_DELIMITERS, *_JSON)
 _PER_MILLISECOND = {"milliseconds": 1, "microseconds": 10**3, "nanoseconds": 10**6}
+_NAMED = 10  # files in a message
 _HALF_WRITTEN = (".tmp", ".part", ".partial", ".writing", ".inprogress")
 # Lines as they are: a line that is too long or no UTF-8 is left out, one with chr(1) is cut there.
 # The end is named: were it guessed, from CR LF, a spare CR would go to the next line.
@@ -63,7 +65,7 @@ class FileSource(Source):
 
     def folders(self) -> list[str]:
         """The folder above the first wildcard of the pattern."""
-        folder = str(self._base if self._base.is_dir() else self._base.parent)
+        folder = str(self._folder())
         return sorted({folder, escape(folder)})  # as it is, and as it is asked for
 
     def begin(self) -> Any:
@@ -112,6 +114,15 @@ class FileSource(Source):
             f"CREATE OR REPLACE TEMP VIEW {quoted(self._source.name)} AS FROM ({rows}){where}"
         )
 
+    def named(self, records: Any) -> str:
+        """The files of a range, for a message."""
+        names = [file[0] for file in (records or {}).get("files", ())]
+        more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+        return ", ".join(names[:_NAMED] + more)
+
+    def _folder(self) -> Path:
+        return self._base if self._base.is_dir() else self._base.parent
+
     def _fixed(self) -> list[list[Any]]:
         """All the files there will be."""
         found = self._found(set())
@@ -135,11 +146,23 @@ class FileSource(Source):
             passed_over = any(part[0] in "._" for part in below) or path.suffix in _HALF_WRITTEN
             if passed_over or str(path) in taken or not path.is_file():
                 continue
-            status = path.stat()
-            file = (str(path), status.st_size, status.st_mtime_ns)
-            self._shape(file)
+            try:
+                self._check_place(path)
+                status = path.stat()
+                file = (str(path), status.st_size, status.st_mtime_ns)
+                self._shape(file)
+            except FileNotFoundError:  # since it was listed
+                continue
             found.append(list(file))
         return found
+
+    def _check_place(self, path: Path) -> None:
+        """Refuse what the database could not open."""
+        name = os.fsencode(path).decode(errors="replace")
+        if name != str(path):
+            raise _unusable(name, "has a name that is no UTF-8")
+        if not path.resolve().is_relative_to(self._folder().resolve()):
+            raise _unusable(name, f"is a link out of {self._folder()}, where alone files are read")
 
     def _shape(self, file: File) -> Shape:
         """How to read a file; refused, before it is taken, if it lacks a column."""
@@ -195,13 +218,18 @@ def _look(path: Path) -> tuple[Shape, list[str] | None]:
     if suffix == ".parquet":
         try:
             schema = pq.read_schema(path)
+        except FileNotFoundError:
+            raise
         except (pa.ArrowException, OSError):
             raise _unusable(str(path), "is no complete Parquet file") from None
         return (suffix, tuple(f"{field.name} {field.type}" for field in schema)), schema.names
     if suffix in _DELIMITERS:
         with path.open("rb") as file:
             line = file.readline(1 << 20).decode("utf-8-sig", errors="replace")
-        names = next(csv.reader([line.rstrip("\r\n")], delimiter=_DELIMITERS[suffix]), [])
+        try:
+            names = next(csv.reader([line.rstrip("\r\n")], delimiter=_DELIMITERS[suffix]), [])
+        except csv.Error:
+            raise _unusable(str(path), "has no first line of names that ends in LF") from None
         return (suffix, tuple(names)), names
     if suffix in _JSON:
         return (suffix, ()), None

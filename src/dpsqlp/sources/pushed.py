@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import (
+    UNFITTING,
     Source,
     declared_schema,
     fitting,
@@ -30,6 +31,7 @@ from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
 _CHUNK_BYTES = 1 << 16
+_LINE_BYTES = 2_000_000  # a line of so many is left out, as DuckDB does in a file
 _MISSING = ("NAType", "NaTType")  # pandas' names for nothing
 
 
@@ -127,14 +129,20 @@ class StandardInput(PushedSource):
         return records
 
     def _read_lines(self, stream: IO[bytes]) -> None:
-        rest = b""
+        """Collect whole lines. A long one costs no more than its length to read, nor the memory."""
+        begun = bytearray()
         while chunk := stream.read(_CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            with self._lock:
-                self._lines += [line + b"\n" for line in lines]
+            first, *others = chunk.split(b"\n")
+            begun += first[: _LINE_BYTES - len(begun)]
+            if others:
+                self._keep(bytes(begun), *others[:-1])
+                begun = bytearray(others[-1])
+        self._keep(bytes(begun))
+        self.ended.set()
+
+    def _keep(self, *lines: bytes) -> None:
         with self._lock:
-            self._lines += [rest + b"\n"] if rest else []
-            self.ended.set()
+            self._lines += [line + b"\n" for line in lines if 0 < len(line) < _LINE_BYTES]
 
     def _parse(self, data: bytes) -> pa.Table:
         """Lines that are no JSON, and fields of another type, become nulls, as in a file."""
@@ -214,8 +222,11 @@ def _parts(values: Any, declared: pa.DataType | None) -> list[Any]:
         return [pa.array([fitting(value, declared) for value in values], declared)]
     kinds = [_kind(value) for value in values]
     return [
-        _alike([v if kind == one else None for v, kind in zip(values, kinds, strict=True)])
+        part
         for one in dict.fromkeys(kind for kind in kinds if kind is not None)
+        for part in _alike(
+            [v if kind == one else None for v, kind in zip(values, kinds, strict=True)]
+        )
     ] or [pa.nulls(len(values))]
 
 
@@ -227,11 +238,38 @@ def _kind(value: Any) -> Any:
     return type(value), large, getattr(value, "tzinfo", None) is None
 
 
-def _alike(values: list[Any]) -> pa.Array:
-    """Values of one kind; texts where Arrow has no type for it, or one that depends on them all."""
-    with suppress(pa.ArrowException, OverflowError, UnicodeError):
+def _alike(values: list[Any]) -> list[pa.Array]:
+    """Values of one kind; once for each type that they have by themselves, if they have several."""
+    with suppress(*UNFITTING):
         column = pa.array(values)
-        if not pa.types.is_decimal(column.type) and not pa.types.is_nested(column.type):
-            return column
-    texts = (None if v is None else str(v).encode("utf-8", "replace").decode() for v in values)
-    return pa.array(list(texts), pa.string())
+        return [_texts(values) if _depends(column.type) else column]
+    types = [None if value is None else _type(value) for value in values]
+    layers = []
+    for one in dict.fromkeys(kind for kind in types if kind is not None):
+        own = [v if kind == one else None for v, kind in zip(values, types, strict=True)]
+        layers.append(_texts(own) if one == pa.string() else pa.array(own, one))
+    return layers
+
+
+def _type(value: Any) -> pa.DataType:
+    """Arrow's type for a value; text if it has none, or one that depends on others."""
+    with suppress(*UNFITTING):
+        kind = pa.array([value]).type
+        return pa.string() if _depends(kind) else kind
+    return pa.string()
+
+
+def _depends(kind: pa.DataType) -> bool:
+    """Whether Arrow's type depends on all the values of a column."""
+    return bool(pa.types.is_decimal(kind) or pa.types.is_nested(kind))
+
+
+def _texts(values: list[Any]) -> pa.Array:
+    """Values as texts; null if one has none, as an integer of very many digits."""
+    return pa.array([None if value is None else _shown(value) for value in values], pa.string())
+
+
+def _shown(value: Any) -> str | None:
+    with suppress(*UNFITTING):
+        return str(value).encode("utf-8", "replace").decode()
+    return None
