@@ -115,17 +115,20 @@ def text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def try_cast(columns: Sequence[tuple[str, str]], value: Callable[[str], str]) -> str:
+def try_cast(
+    columns: Sequence[tuple[str, str]], value: Callable[[str], str], spanned: str | None = None
+) -> str:
     """A select list of the source's columns, null where a value has another type.
 
     A number is the same text whatever type its column has, which may depend on other records: one
     null makes a column of integers one of floats where pandas has written it. Binary files can have
-    times out of range, on which DuckDB stops, TRY or not, when they become text.
+    times out of range, on which DuckDB stops, TRY or not, when they become text; not in the column
+    that is `spanned`, of which the reader keeps a part.
     """
     listed = []
     for name, kind in columns:
         cast = f"TRY_CAST({value(name)} AS {kind})"
-        if _MOMENT.fullmatch(kind):
+        if _MOMENT.fullmatch(kind) and name != spanned:
             moment = f"TRY_CAST({value(name)} AS TIMESTAMP)"
             cast = f"CASE WHEN {moment} >= {_FIRST} OR {moment} = '-infinity' THEN {cast} END"
         elif kind.upper() == "TIME":

@@ -100,16 +100,16 @@ class FileSource(Source):
         files: list[File] = [] if records is None else [tuple(file) for file in records["files"]]
         for file in files:
             check_unchanged(file)
-        where = ""
+        where, spanned = "", None
         if records is not None and "span" in records and self._timestamp is not None:
             low, high = records["span"]
             files = [file for file in files if self._has_times_in(file, low, high)]
-            column = quoted(self._timestamp)
+            spanned, column = self._timestamp, quoted(self._timestamp)
             where = (
                 f" WHERE {column} >= make_timestamp({int(low)})"
                 f" AND {column} < make_timestamp({int(high)})"
             )
-        rows = " UNION ALL ".join(self._relations(files))
+        rows = " UNION ALL ".join(self._relations(files, spanned))
         database.execute(
             f"CREATE OR REPLACE TEMP VIEW {quoted(self._source.name)} AS FROM ({rows}){where}"
         )
@@ -190,7 +190,7 @@ class FileSource(Source):
         first, last = self._times[file]
         return first < high and last >= low
 
-    def _relations(self, files: list[File]) -> list[str]:
+    def _relations(self, files: list[File], spanned: str | None) -> list[str]:
         """A relation of the source's columns for each layout, so that none decides for another."""
         columns = self._source.columns
         relations = [f"SELECT {try_cast(columns, lambda _: 'NULL')} WHERE false"]
@@ -199,7 +199,7 @@ class FileSource(Source):
             listed = ", ".join(_text(escape(file[0])) for file in members)
             if suffix == ".parquet":
                 rows = f"read_parquet([{listed}], hive_partitioning = false)"
-                relations.append(f"SELECT {try_cast(columns, quoted)} FROM {rows}")
+                relations.append(f"SELECT {try_cast(columns, quoted, spanned)} FROM {rows}")
             elif suffix in _JSON:
                 rows = _LINES.format(files=f"[{listed}]", header="false")
                 relations.append(f"SELECT {json_columns(columns)} FROM {rows}")
