@@ -119,6 +119,7 @@ class Lines:
     def _records(self, name: str) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)
         engine = self._engines[name]
+        assert engine.records is not None, "--metrics is refused on Spark"
         text = f"{engine.records / seconds:,.0f} records/s"
         letters = engine.source.undecodable
         return f"{text}, {count(letters, 'dead letter')}" if letters else text

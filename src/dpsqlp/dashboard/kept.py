@@ -135,11 +135,13 @@ class OperatorLog:
         lag = None
         if not schedule.on_event_time:
             lag = max(self._engine.clock.now() - schedule.due(progress.trigger), 0) / 1e6
+        records = self._engine.records
+        lasted = max(now - self._opened, 1e-9)
         files = (path for path in self._folder.rglob("*") if path.is_file())
         body = {
             "trigger": progress.trigger,
-            "records": self._engine.records,
-            "records_per_second": self._engine.records / max(now - self._opened, 1e-9),
+            "records": records,
+            "records_per_second": None if records is None else records / lasted,
             "trigger_seconds": now - self._began,
             "lag_seconds": lag,
             "state_bytes": sum(_size(path) for path in files),

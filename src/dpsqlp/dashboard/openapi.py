@@ -150,8 +150,8 @@ _SCHEMAS: dict[str, Schema] = {
     "Operator": _object(
         not_private={"const": True},
         trigger=_WHOLE,
-        records=_WHOLE,
-        records_per_second=_NUMBER,
+        records=_or_null(_WHOLE),
+        records_per_second=_or_null(_NUMBER),
         trigger_seconds=_NUMBER,
         lag_seconds=_or_null(_NUMBER),
         state_bytes=_WHOLE,

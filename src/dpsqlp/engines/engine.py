@@ -45,6 +45,7 @@ class Engine(ABC):
     """One query, its state, its source and its sink."""
 
     _each: Each = map
+    records: int | None = None  # read so far, if known: for the operator alone, never published
 
     def __init__(
         self,
@@ -80,7 +81,6 @@ class Engine(ABC):
             self._deviations = standard_deviations(self.plan)
             self._key_types = arrow_types(query.key_types)
             self._unfinished = self._missed = False
-            self.records = 0  # read so far: for the operator alone, never published
             if self._unpublished is not None:
                 with suppress(UnavailableError):  # then at the next step
                     self._publish()

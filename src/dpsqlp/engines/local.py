@@ -55,6 +55,7 @@ class LocalEngine(Engine):
         self._reader = stack.enter_context(ThreadPoolExecutor(1))
         self._each = self._threads.map
         self.state = self.journal.load(self._each)
+        self.records: int = 0
         self._ahead: deque[tuple[Intent, Future[tuple[int, Records]]]] = deque()
 
     def _read(self, intent: Intent) -> Records:

@@ -62,8 +62,8 @@ function span(seconds) {
 
 function notPrivate(sink, operator) {
   const facts = [
-    ["Records read", number(operator.records)],
-    ["Records per second", number(Math.round(operator.records_per_second))],
+    ["Records read", operator.records === null ? "not counted" : number(operator.records)],
+    ["Records per second", operator.records === null ? "not counted" : number(Math.round(operator.records_per_second))],
     ["Last trigger took", `${number(operator.trigger_seconds)} s`],
     ["Done after it was due", operator.lag_seconds === null ? "no clock" : `${number(operator.lag_seconds)} s`],
     ["State on disk", `${number(Math.round(operator.state_bytes / 1024))} kB`],
