@@ -11,9 +11,12 @@ import pytest
 
 from dpsqlp.engines.spark.session import configure, prepared
 from dpsqlp.engines.spark.sources import SparkFiles
+from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script, connect
 from dpsqlp.sql.spark import spark_rows
+from running import MINUTE, START
+from spark.pairs import begin, published, spark_engine, step, tables, write
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -84,3 +87,42 @@ def test_literals_are_read_as_they_are_written(spark: Any, tmp_path: Path) -> No
     here, there = both(session, tmp_path, "unit TEXT, k TEXT", rows, after)
     assert there == here
     assert len(there) == 2
+
+
+def test_dates_of_the_old_calendar_are_refused(spark: Any, tmp_path: Path) -> None:
+    """Spark would read others than it finds, whatever it is told."""
+    session = prepared(spark)
+    session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+    old = session.sql("SELECT 'u' AS unit, DATE'1500-03-10' AS k").coalesce(1)
+    old.write.parquet(str(tmp_path / "in"))
+    with pytest.raises(SourceError, match="calendar"):
+        both(session, tmp_path, "unit TEXT, k DATE")
+
+
+def test_columns_that_spark_does_not_tell_apart_are_refused(spark: Any, tmp_path: Path) -> None:
+    rows = pa.table([pa.array(["u"]), pa.array(["a"]), pa.array(["b"])], names=["unit", "k", "K"])
+    with pytest.raises(SourceError, match="several columns named k"):
+        both(prepared(spark), tmp_path, "unit TEXT, k TEXT", rows)
+
+
+def test_any_name_and_columns_that_are_not_used(spark: Any, tmp_path: Path) -> None:
+    """Names with dots and dashes; a public table's column of a type that Spark lacks."""
+    begin(
+        tmp_path,
+        """CREATE SOURCE "page-views" (unit TEXT, k TEXT) WITH (connector = 'files',
+          path = 'in/*.parquet');
+        CREATE PUBLIC TABLE "a.b" AS SELECT 'a' AS k, 'Alpha' AS name, 1::UINTEGER AS number,
+          INTERVAL 1 DAY AS age;
+        CREATE SINK t WITH (connector = 'python') AS
+        SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 40, delta = 1e-3,
+          privacy_unit_column = unit, max_rows_contributed = 1) name, COUNT(*) AS n
+        FROM "page-views" JOIN "a.b" USING (k) GROUP BY name
+        EMIT EVERY INTERVAL 1 HOUR FOR 2 TRIGGERS;""",
+        spark=4,
+    )
+    write(tmp_path, 1, pa.table({"unit": [f"u{n}" for n in range(99)], "k": ["a"] * 99}))
+    engine = spark_engine(spark, tmp_path, "spark")
+    step(engine, START + 60 * MINUTE, 1)
+    engine.close()
+    (release,) = tables(published(tmp_path, "spark"))
+    assert release["name"].to_pylist() == ["Alpha"]

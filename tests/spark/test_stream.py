@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,15 @@ def test_a_failed_batch_lets_go_of_the_state_and_can_be_run_again(
             streamed.batches(streamed.frame(rows), 0)
     streamed.batch(0, START + quarter, rows)
     streamed.check()
+
+
+def test_what_spark_says_of_a_record_is_not_passed_on(streamed: Streamed) -> None:
+    """An error of a frame before the query has the record in its text."""
+    streamed.clock.time = START + 15 * MINUTE
+    frame = streamed.frame([("u1", "private", 1.0, START)])
+    with pytest.raises(SourceError, match="could not run the trigger") as failure:
+        streamed.batches(frame.withColumn("x", frame.k.cast("double")), 0)
+    assert "private" not in "".join(traceback.format_exception(failure.value))
 
 
 def test_no_batch_runs_after_the_last_trigger(spark: Any, tmp_path: Path) -> None:

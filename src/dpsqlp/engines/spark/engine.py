@@ -19,14 +19,15 @@ import numpy as np
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.pipeline import load_secret
-from dpsqlp.engines.spark.session import configure, prepared
+from dpsqlp.engines.spark.session import configure, prepared, spoken
 from dpsqlp.engines.spark.tasks import PAYLOADS, AdvanceTask, BoundTask, read_payloads
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.errors import StateError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import Source
 from dpsqlp.sql.query import Query
-from dpsqlp.sql.spark import spark_rows
+from dpsqlp.sql.spark import known_columns, spark_rows
+from dpsqlp.sql.spark.cells import name_sql
 from dpsqlp.stages.route import HASHED_KINDS, SEED
 from dpsqlp.state.journal import Changes, Intent
 from dpsqlp.state.remote import storage_at
@@ -82,23 +83,27 @@ class SparkEngine(Engine):
         self.shards = self.journal.manifest.shards
         self._selected = self.journal.load_selected()
 
+    @spoken("take over the public tables")
     def _adopt(self, spark: SparkSession) -> None:
         self._spark = spark
         for table in self.query.public_tables:
-            spark.createDataFrame(table.rows).createOrReplaceTempView(table.name)
+            rows = spark.createDataFrame(known_columns(table.rows))
+            rows.createOrReplaceTempView(name_sql(table.name))
 
+    @spoken("plan the trigger")
     def _read(self, intent: Intent) -> DataFrame:
         frame = self.source.frame(intent.records, self._spark)
         if frame.sparkSession is not self._spark:  # a stream has a session of its own
             configure(frame.sparkSession)
             self._adopt(frame.sparkSession)
-        frame.createOrReplaceTempView(self.query.source.name)
+        frame.createOrReplaceTempView(name_sql(self.query.source.name))
         rows = self._spark.sql(self._row_sql)
         if intent.records is not None and self.schedule.on_event_time:
             low, high = intent.records["span"]
             rows = rows.where(f"timestamp_us >= {low} AND timestamp_us < {high}")
         return rows
 
+    @spoken("run the trigger")
     def _compute(
         self, trigger: int, records: Any, position: Any
     ) -> tuple[Changes, Callable[[], Releases]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsqlp.errors import DpsqlpError
+from dpsqlp.errors import DpsqlpError, SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,10 +48,30 @@ def start_session(master: str | None = None) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if master is None and os.environ.get("SPARK_REMOTE"):
-        return SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
+        with spoken("connect to SPARK_REMOTE"):
+            return SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
     _check_java()
     # Four attempts: without a number Spark on one machine does not retry a task.
-    return SparkSession.builder.master(master or "local[*,4]").appName("dpsqlp").getOrCreate()
+    master = master or "local[*,4]"
+    with spoken(f"start with the master {master}"):
+        return SparkSession.builder.master(master).appName("dpsqlp").getOrCreate()
+
+
+@contextmanager
+def spoken(what: str) -> Iterator[None]:
+    """Spark's errors without their text, which may have a record in it; ours with theirs."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("pyspark", "py4j", "grpc"):
+            raise
+        ours = re.search(r"^dpsqlp\.errors\.\w+: (.+)$", str(error), re.M)
+        if ours:
+            raise SourceError(f"A task of Spark has failed: {ours[1]}") from None
+        raise SourceError(
+            f"Spark could not {what}: {type(error).__name__}. Nothing was released. Its own log"
+            " says more, and may show records."
+        ) from None
 
 
 def prepared(spark: SparkSession) -> SparkSession:

@@ -37,6 +37,7 @@ _STORED = {
     pa.timestamp("ms", "UTC"): "TIMESTAMP",
     pa.timestamp("us", "UTC"): "TIMESTAMP",
 }
+_LEGACY, _BY = b"org.apache.spark.legacyDateTime", b"org.apache.spark.version"
 _PATTERN = "*?[]{}\\:"
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _WIDER = {
@@ -61,6 +62,7 @@ class SparkFiles(FileSource):
                     f"The file {name} has one of {_PATTERN} in its name, which Spark would read as"
                     " a pattern. It has not been taken: rename it."
                 )
+            self._check_alike(name)
         return taken
 
     def frame(self, records: Any, spark: SparkSession) -> DataFrame:
@@ -80,6 +82,27 @@ class SparkFiles(FileSource):
         if not frames:
             return no_records(self._source, spark)
         return reduce(lambda left, right: left.unionAll(right), frames)
+
+    def _check_alike(self, file: str) -> None:
+        """Refuse a file of which Spark would read other values than it has, or none."""
+        if Path(file).suffix != ".parquet":
+            return
+        found = pq.read_metadata(file)
+        said = found.metadata or {}
+        kinds = {spark_type(kind) for _, kind in self._source.columns}
+        if kinds & {"DATE", "TIMESTAMP_NTZ"} and (_LEGACY in said or said.get(_BY, b"3") < b"3"):
+            raise SourceError(
+                f"The file {file} has dates of the calendar before 1582, which Spark would change."
+                " It has not been taken: write it again with"
+                " spark.sql.parquet.datetimeRebaseModeInWrite = CORRECTED."
+            )
+        names = [name.lower() for name in found.schema.to_arrow_schema().names]
+        twice = [name for name, _ in self._source.columns if names.count(name.lower()) > 1]
+        if twice:
+            raise SourceError(
+                f"The file {file} has several columns named {twice[0]}, but for upper and lower"
+                " case, which Spark does not tell apart. It has not been taken: rename them."
+            )
 
     def _columns(self, file: str) -> tuple[str, list[str]]:
         """A layout's columns as they are stored, and as they are declared."""

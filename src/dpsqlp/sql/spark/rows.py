@@ -12,11 +12,14 @@ Not covered: timestamps of the first days that 64 bits hold (290309 BC), where D
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from sqlglot import exp
 
+from dpsqlp.errors import SqlError
 from dpsqlp.sql.database import Binder, quote, syntax_tree
 from dpsqlp.sql.dialect import Stream
 from dpsqlp.sql.query import Query
@@ -62,6 +65,16 @@ def spark_rows(query: Query) -> str:
     text, _ = _Rows(binder).query(tree, relations, None)
     _check_reading(query.row_sql, tree)
     return text
+
+
+def known_columns(rows: pa.Table) -> pa.Table:
+    """A public table's columns of types that Spark has; queries that use others are refused."""
+    known = []
+    for name, kind in Binder({}, {"t": rows}).types("FROM t"):
+        with suppress(SqlError):
+            spark_type(kind)
+            known.append(name)
+    return rows.select(known)
 
 
 @dataclass(frozen=True, slots=True)
