@@ -89,9 +89,10 @@ def test_broken_lines_become_nulls(tmp_path: Path) -> None:
 
 def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
     """It would be forgotten, and the other source begin again."""
-    source = PushedSource(SOURCE, LocalStorage(tmp_path))
-    with pytest.raises(SourceError, match="connector it had"):
-        source.take({"taken": ["a"]}, 1, None)
+    pushed = PushedSource(SOURCE, LocalStorage(tmp_path))
+    for source in (pushed, standard_input(LocalStorage(tmp_path), b"")):
+        with pytest.raises(SourceError, match="connector it had"):
+            source.take({"taken": ["a"]}, 1, None)
 
 
 class Endless(io.RawIOBase):

@@ -56,11 +56,7 @@ class PushedSource(Source):
 
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """Everything pushed since the last trigger, spooled."""
-        if position is not None:
-            raise SourceError(
-                "The state stands at a position, and what is pushed has none. Give the source the"
-                " connector it had, or begin a new pipeline, which spends again."
-            )
+        _check_none(position)
         count = len(self._waiting)  # more may be pushed meanwhile
         buffer = io.BytesIO()
         with pa.ipc.new_stream(buffer, self._schema) as writer:
@@ -97,6 +93,14 @@ class PushedSource(Source):
         return pa.ipc.open_stream(data).read_all()
 
 
+def _check_none(position: Any) -> None:
+    if position is not None:
+        raise SourceError(
+            "The state stands at a position, and what is pushed has none. Give the source the"
+            " connector it had, or begin a new pipeline, which spends again."
+        )
+
+
 class StandardInput(PushedSource):
     """JSON Lines on standard input, read by a thread until it ends."""
 
@@ -121,6 +125,7 @@ class StandardInput(PushedSource):
         One trigger runs after the end of standard input, with lines or without: were it to run
         only if lines were left, its release would show that somebody sent one.
         """
+        _check_none(position)
         with self._lock:
             ended = self.ended.is_set()
             records = spool(self._storage, trigger, self.suffix, b"".join(self._lines))

@@ -53,16 +53,23 @@ class SparkFiles(FileSource):
     Positions are those of the local engine's files, so that a pipeline can move.
     """
 
+    def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
+        """As for the local engine."""
+        super().__init__(source, timestamp, folder)
+        self._checked: set[str] = set()
+
     def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
         """New files, or a span; refused before they are taken if Spark would read others."""
         taken = super().take(position, trigger, span)
-        for name, *_ in taken["files"]:
+        names = {name for name, *_ in taken["files"]}
+        for name in sorted(names - self._checked):
             if set(name) & set(_PATTERN):
                 raise SourceError(
                     f"The file {name} has one of {_PATTERN} in its name, which Spark would read as"
                     " a pattern. It has not been taken: rename it."
                 )
             self._check_alike(name)
+        self._checked |= names
         return taken
 
     def frame(self, records: Any, spark: SparkSession) -> DataFrame:
