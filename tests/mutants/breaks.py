@@ -1330,7 +1330,7 @@ SPARK = [
         "engines/spark/sources.py",
         'without_zone_sql(_name(column)) if stored == "TIMESTAMP" else value',
         "value",
-        STREAM + "test_times_are_utc_whatever_the_zone_of_the_session[TIMESTAMP]",
+        STREAM + "test_times_are_utc_whatever_the_zone_of_the_session[clocks-TIMESTAMP]",
     ),
     Break(
         "Python functions before the query",

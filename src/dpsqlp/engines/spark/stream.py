@@ -311,7 +311,7 @@ def _nodes(frame: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             if hasattr(plan, "_format"):
                 options["format"] = plan._format or "parquet"
             yield type(plan).__name__, options
-            plans += [part for part in vars(plan).values() if hasattr(part, "to_proto")]
+            plans += [part for part in vars(plan).values() if hasattr(type(part), "to_proto")]
             continue
         name = plan.nodeName()
         options = {}
