@@ -70,7 +70,7 @@ class Lines:
         if isinstance(progress, UnavailableError):
             self._wait(name, str(progress))
             return
-        if self._away.pop(name, None) is not None:
+        if not progress.missed and self._away.pop(name, None) is not None:
             self._log.say("back", f"{name}: goes on", sink=name)
         self._rows[name] += progress.rows
         self._triggers[name] += 1

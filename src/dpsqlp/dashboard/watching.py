@@ -57,8 +57,9 @@ class Watching:
 
     def report(self, name: str, what: Progress | UnavailableError) -> None:
         """A trigger of a sink has run, or waits for a server."""
-        waiting = isinstance(what, UnavailableError)
-        if waiting or self._waiting.get(name):
+        waited = self._waiting.get(name, False)
+        waiting = isinstance(what, UnavailableError) or (what.missed and waited)
+        if waiting or waited:
             self._kept[name].say("waiting" if waiting else "running")
         self._waiting[name] = waiting
         if name in self._logs and not isinstance(what, UnavailableError):
