@@ -126,3 +126,23 @@ def test_any_name_and_columns_that_are_not_used(spark: Any, tmp_path: Path) -> N
     engine.close()
     (release,) = tables(published(tmp_path, "spark"))
     assert release["name"].to_pylist() == ["Alpha"]
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_times_that_duckdb_does_not_have_are_null(
+    spark: Any, tmp_path: Path, zone: str | None
+) -> None:
+    """From the first one on, and both infinities, they are as they are."""
+    first = -9223372022400000000
+    moments = pa.array([first - 1, -(2**63), first, 0, 2**63 - 1, 1 - 2**63], pa.int64())
+    rows = pa.table(
+        {
+            "unit": [f"u{number}" for number in range(len(moments))],
+            "k": ["a"] * len(moments),
+            "ts": moments.cast(pa.timestamp("us", zone)),
+        }
+    )
+    columns = "unit TEXT, k TEXT, ts TIMESTAMP"
+    here, there = both(prepared(spark), tmp_path, columns, rows, "WHERE ts IS NULL")
+    assert [row["unit_0"] for row in here] == ["u0", "u1"]
+    assert there == here
