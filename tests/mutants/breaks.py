@@ -1631,6 +1631,14 @@ LOOKERS = "the page: who may look"
 
 STOPS = [
     Break(
+        "rows of a file skipped by its statistics",
+        "2: the row query maps each input row by itself",
+        "sql/rows.py",
+        "not node.find(exp.Query) and None not in columns:",
+        "not node.find(exp.Query):",
+        "sources/test_files.py::test_no_record_decides_whether_another_is_read",
+    ),
+    Break(
         "the end of lines is guessed",
         "2: the row query maps each input row by itself",
         "sources/files.py",

@@ -16,7 +16,7 @@ import pytest
 
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import FileSource
-from dpsqlp.sql import connect
+from dpsqlp.sql import compile_script, connect
 from dpsqlp.sql.query import SourceDef
 
 COLUMNS = (("unit", "VARCHAR"), ("a", "INTEGER"), ("ts", "TIMESTAMP"))
@@ -316,6 +316,27 @@ def test_no_line_end_is_part_of_the_next_line(suffix: str, tmp_path: Path) -> No
         whole = [line for line in LINES if line in found]
         assert found == wanted(*whole)
         assert len(whole) >= len(LINES) - (2 if len(ends[-1]) > 9 else 0)
+
+
+@pytest.mark.parametrize("join", ["JOIN w ON s.k = w.k AND {}", "JOIN w USING (k) WHERE {}"])
+def test_no_record_decides_whether_another_is_read(join: str, tmp_path: Path) -> None:
+    """A file's statistics leave out NaN: by them a row group without another one was skipped."""
+    table = pa.table({"u": ["a", "b"], "k": ["k", "k"], "x": [1.0, float("nan")]})
+    pq.write_table(table, tmp_path / "1.parquet")
+    (sink,) = compile_script(
+        "CREATE SOURCE s (u TEXT, k TEXT, x DOUBLE) WITH (connector = 'files', path = '*.parquet');"
+        "CREATE PUBLIC TABLE w AS SELECT 'k' AS k;"
+        "CREATE SINK o AS SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9,"
+        " privacy_unit_column = u, max_rows_contributed = 1) s.k, COUNT(*) AS n FROM s "
+        + join.format("s.x = CAST('nan' AS DOUBLE)")
+        + " GROUP BY s.k EMIT EVERY INTERVAL 1 HOUR FOR 2 TRIGGERS;"
+    ).sinks
+    files = FileSource(sink.query.source, None, tmp_path)
+    tables = {table.name: table.rows for table in sink.query.public_tables}
+    with connect(tables, folders=files.folders()) as database:
+        files.read(files.take(files.begin(), 1, None), database)
+        rows = database.sql(sink.query.row_sql).to_arrow_table()
+    assert rows["unit_0"].to_pylist() == ["b"]
 
 
 def test_a_list_of_texts_is_read(tmp_path: Path) -> None:

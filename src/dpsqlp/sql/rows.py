@@ -299,14 +299,19 @@ class RowPart:
             scope.relations.pop()
 
     def _on(self, node: exp.Expr, scope: Scope) -> exp.Expr:
-        """Equalities keep their form, so that the join stays a hash join."""
+        """Equalities of columns keep their form, so that the join stays a hash join. Compared with
+        a constant, rows of a file would be skipped by its statistics, which leave out NaN.
+        """
         if isinstance(node, exp.Paren):
             return exp.Paren(this=self._on(node.this, scope))
         if isinstance(node, exp.And):
             return exp.And(
                 this=self._on(node.this, scope), expression=self._on(node.expression, scope)
             )
-        if isinstance(node, exp.EQ) and not node.find(exp.Query):
+        columns = [
+            part.find(exp.Column) for part in (node.args.get("this"), node.expression) if part
+        ]
+        if isinstance(node, exp.EQ) and not node.find(exp.Query) and None not in columns:
             self.expressions.check(node, scope)
             sides = [safe(node.this), safe(node.expression)]
             left, right = self.expressions.types(scope, sides, node)
