@@ -211,8 +211,9 @@ def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.Monke
             server.join(20)
 
 
-def test_to_go_on_the_same_page_is_asked_for(tmp_path: Path) -> None:
+def test_to_go_on_the_same_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "live.sql").write_text(LIVE)
-    options = ["--dashboard", "--port", "0", "--operator-metrics"]
-    answer = CliRunner().invoke(app, ["run", str(tmp_path / "live.sql"), *options], input="")
-    assert f"live.sql {' '.join(options)}" in answer.stderr
+    command = ["run", str(tmp_path / "live.sql"), "--dashboard", "--port", "0", "--threads", "1"]
+    monkeypatch.setattr("sys.argv", ["/bin/dpsqlp", *command])
+    answer = CliRunner().invoke(app, command, input="")
+    assert f"dpsqlp {' '.join(command)}" in answer.stderr

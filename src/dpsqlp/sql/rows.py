@@ -308,14 +308,11 @@ class RowPart:
             return exp.And(
                 this=self._on(node.this, scope), expression=self._on(node.expression, scope)
             )
-        columns = [
-            part.find(exp.Column) for part in (node.args.get("this"), node.expression) if part
-        ]
-        if isinstance(node, exp.EQ) and not node.find(exp.Query) and None not in columns:
+        if isinstance(node, exp.EQ) and not node.find(exp.Query):
             self.expressions.check(node, scope)
             sides = [safe(node.this), safe(node.expression)]
             left, right = self.expressions.types(scope, sides, node)
-            if left == right:
+            if left == right and all(side.find(exp.Column) for side in sides):
                 return exp.EQ(this=sides[0], expression=sides[1])
         return self.condition(node, scope)
 

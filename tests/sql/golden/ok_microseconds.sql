@@ -4,6 +4,6 @@ CREATE SOURCE page_views (url TEXT, user_id TEXT, country TEXT, ts TIMESTAMP, dw
 CREATE SINK popular AS
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8)
   url, COUNT(*) AS views
-FROM page_views WHERE ts AT TIME ZONE 'Europe/Berlin' < TIMESTAMPTZ '2024-01-01 00:00:00+00' AND TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * CAST(dwell AS BIGINT)) < ts
+FROM page_views WHERE TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * CAST(dwell AS BIGINT)) < ts
 GROUP BY url, TUMBLE(ts, INTERVAL 1 DAY)
 EMIT EVERY INTERVAL 1 HOUR;
