@@ -16,6 +16,7 @@ import pytest
 
 import dpsqlp
 from dpsqlp import api
+from dpsqlp.engines import clock
 from dpsqlp.errors import (
     DpsqlpError,
     PlanError,
@@ -99,8 +100,8 @@ def test_records_fed_late_are_not_lost_without_a_window(
 ) -> None:
     """The program calls for a trigger; the clock does not make it a missed one."""
     with dpsqlp.open(SQL, state=tmp_path / "state") as stream:
-        now = stream._clock.now()
-        monkeypatch.setattr(api.SystemClock, "now", lambda self: now + 3_600_000_000)
+        now = stream._engine.clock.now()
+        monkeypatch.setattr(clock.SystemClock, "now", lambda self: now + 3_600_000_000)
         stream.feed(views(1))
         assert counts(stream.trigger())["/home"] > USERS / 2
 
@@ -149,7 +150,7 @@ def test_windows_on_the_clock_run_every_trigger_that_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = 1_704_067_200_000_000  # 2024-01-01 00:00:00 UTC
-    monkeypatch.setattr(api.SystemClock, "now", lambda self: time)
+    monkeypatch.setattr(clock.SystemClock, "now", lambda self: time)
     with dpsqlp.open(WINDOWED, state=tmp_path / "state") as stream:
         stream.feed(views(1))
         nothing = stream.trigger()
@@ -170,7 +171,7 @@ def test_a_release_that_was_not_taken_is_published_at_the_next_call(
 ) -> None:
     """Not only when another trigger is due."""
     time = 1_704_067_200_000_000  # 2024-01-01 00:00:00 UTC
-    monkeypatch.setattr(api.SystemClock, "now", lambda self: time)
+    monkeypatch.setattr(clock.SystemClock, "now", lambda self: time)
     with dpsqlp.open(WINDOWED, state=tmp_path / "w.state") as stream:
         stream.feed(views(1))
         time += 600_000_000

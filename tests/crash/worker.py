@@ -48,7 +48,7 @@ class Standing:
         return self._time
 
     def wait(self, until: int, stop: threading.Event) -> None:
-        pass
+        stop.wait(0.01)
 
 
 class Steps:
@@ -120,7 +120,7 @@ def _run(engine: LocalEngine, triggers: int | None) -> None:
         if len(ran) == triggers:
             stop.set()
 
-    run_together({"t": engine}, engine.clock, stop, report)
+    run_together({"t": engine}, stop, report)
 
 
 def warm() -> None:

@@ -16,12 +16,22 @@ import pytest
 from crash.crashes import Worker, begun, copied, outputs
 from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
-from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SinkError, UnavailableError
 from dpsqlp.sources.postgres import PostgresSource
 from postgres.cluster import Cluster, bad_line, in_sql
-from running import MINUTE, SECRET, START, FakeClock, Record, made, run_all, script
+from running import (
+    MINUTE,
+    SECRET,
+    START,
+    FakeClock,
+    Record,
+    made,
+    run_all,
+    run_engines,
+    script,
+    step,
+)
 
 QUARTER = 15 * MINUTE
 TABLE = (
@@ -183,7 +193,7 @@ def _kill_at(engine: LocalEngine, server: Cluster) -> None:
 
         setattr(place, name, wrapped)
 
-    dies(engine.source, "take", first)
+    dies(engine.source, "cut", first)
     dies(engine.source, "read", first + 1)
     dies(engine.sink, "emit", first + 3)  # the next trigger's number is one on by then
 
@@ -202,7 +212,7 @@ def _run(engine: LocalEngine, server: Cluster, triggers: int) -> int:
             stop.set()
 
     try:
-        run_together({"t": engine}, engine.clock, stop, report)
+        run_engines({"t": engine}, stop, report)
     finally:
         engine.close()
     return len(away)
@@ -278,7 +288,7 @@ def test_a_release_that_is_refused_is_kept(
     engine = made(tmp_path, sql, clock=FakeClock(START))
     engine.clock = clock
     with pytest.raises(SinkError, match="no table of this sink's columns"):
-        engine.step()
+        step(engine)
     manifest = (tmp_path / "state/t/manifest.json").read_bytes()
     engine.close()
     with pytest.raises(SinkError):

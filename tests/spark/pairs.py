@@ -123,6 +123,8 @@ def step(engine: Engine, now: int, triggers: int | None) -> None:
         if engine.finished:
             assert triggers is None
             return
+        if not engine.ready:
+            engine.cut(engine.schedule.current(now))
         engine.step()
         triggers = None if triggers is None else triggers - 1
 

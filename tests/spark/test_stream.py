@@ -31,7 +31,7 @@ from dpsqlp.errors import PlanError, SourceError, TriggerError
 from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql import compile_script
 from dpsqlp.state.storage import LocalStorage
-from running import MINUTE, SECRET, START, Collected, FakeClock, Record, script, table
+from running import MINUTE, SECRET, START, Collected, FakeClock, Record, at, script, table
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -83,6 +83,8 @@ class Streamed:
         self.batches(self.frame(rows), number)
         self.source.push(table(rows))
         while self.local.next_trigger <= self.local.schedule.current(at):
+            if not self.local.ready:
+                self.local.cut(self.local.schedule.current(at))
             self.local.step()
 
     def check(self) -> None:
@@ -350,11 +352,11 @@ def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path
     (tmp_path / "in").mkdir()
     for name in ("a1.parquet", "a b#%20é.parquet"):
         pq.write_table(table(records(1, START, 10)), tmp_path / "in" / name)
-    taken = source.take(source.begin(), 1, None)
+    taken = source.cut(source.begin(), at(1))
     assert source.frame(taken, spark).count() == 20
     pq.write_table(table(records(1, START, 10)), tmp_path / "in" / "a[1].parquet")
     with pytest.raises(SourceError, match="read as a pattern"):
-        source.take(source.begin(), 1, None)
+        source.cut(source.begin(), at(1))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from dpsqlp.cli.log import Log
 from dpsqlp.cli.progress import make_progress
 from dpsqlp.cli.refusing import INTERRUPTED
-from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.script import open_engine, open_spark_engine
 from dpsqlp.engines.spark.session import start_session
@@ -94,7 +93,7 @@ def run_script(
                     watching.report(name, what)
 
             begin = (lambda name: None) if watching is None else watching.begin
-            run_together(engines, SystemClock(), stop, report, begin)
+            run_together(engines, stop, report, begin)
             stopped = stop.is_set() and not all(e.finished for e in engines.values())
         for line in progress.summary():
             log.say("summary", line)

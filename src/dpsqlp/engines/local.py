@@ -87,7 +87,7 @@ class LocalEngine(Engine):
             trigger + 1 + len(self._ahead), min(trigger + _READ_AHEAD, self.schedule.last) + 1
         ):
             span = self.schedule.span(number)
-            following = Intent(number, self.source.take(position, number, span))
+            following = Intent(number, self.source.complete(self.source.replay(position, span)))
             self._ahead.append((following, self._reader.submit(self._run_row_query, following)))
 
     def _run_row_query(self, intent: Intent) -> tuple[int, Records]:

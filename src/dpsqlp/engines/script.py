@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsqlp.engines.clock import Clock
+from dpsqlp.engines.clock import Clock, SystemClock
 from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.pipeline import load_secret
@@ -38,7 +38,8 @@ def open_engine(
     check_apart(secret, state)
     storage = LocalStorage(state / sink.name)
     target = output or make_sink(sink.name, sink.options, folder)
-    source = make_source(sink.query, storage, folder)
+    clock = clock or SystemClock()
+    source = make_source(sink.query, storage, folder, clock)
     key = load_secret(secret, storage_is_new=not storage.list())
     return LocalEngine(sink.query, storage, key, source, target, clock=clock, threads=threads)
 
@@ -78,14 +79,14 @@ def check_apart(secret: Path, state: Path) -> None:
         )
 
 
-def make_source(query: Query, storage: Storage, folder: Path) -> Source:
+def make_source(query: Query, storage: Storage, folder: Path, clock: Clock) -> Source:
     """The source of a query."""
     source = replace(query.source, options=from_environment(query.source.options))
     match source.connector:
         case "files":
             return FileSource(source, query.event_column, folder)
         case "stdin":
-            return StandardInput(source, storage)
+            return StandardInput(source, storage, clock.now)
         case "postgres":
             return PostgresSource(source)
         case "python":

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import Source, json_columns, quoted, try_cast
+from dpsqlp.sources.base import GridTime, Source, json_columns, quoted, try_cast
 from dpsqlp.sources.base import text as _text
 from dpsqlp.sql.query import SourceDef
 
@@ -72,20 +72,18 @@ class FileSource(Source):
         """No file has been taken; on event time all of them are, now and for good."""
         return {"taken": []}
 
-    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
-        """New files, or the event-time span of the files there were at the first trigger."""
-        if not isinstance(position, dict) or not position.keys() & {"files", "taken"}:
-            raise SourceError(
-                "The state stands at a position that is not one of files. Give the source the"
-                " connector it had, or begin a new pipeline, which spends again."
-            )
-        if span is not None:
-            files = position["files"] if "files" in position else self._fixed()
-            return {"files": files, "span": list(span)}
-        taken = set(position["taken"])
+    def cut(self, position: Any, at: GridTime) -> Any:
+        """The files that have come since."""
+        taken = set(_position(position)["taken"])
         if self._follow:
             return {"files": self._found(taken)}
         return {"files": [] if taken else self._fixed()}
+
+    def replay(self, position: Any, span: tuple[int, int]) -> Any:
+        """An event-time span of the files there were at the first trigger."""
+        known = _position(position)
+        files = known["files"] if "files" in known else self._fixed()
+        return {"files": files, "span": list(span)}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
@@ -270,6 +268,16 @@ def _times(path: Path, column: str) -> tuple[float, float]:
         )
         first, last = min(first, low), max(last, high + 1)  # nanoseconds are rounded
     return first, last
+
+
+def _position(position: Any) -> dict[str, Any]:
+    """A position, refused if it is another connector's."""
+    if not isinstance(position, dict) or not position.keys() & {"files", "taken"}:
+        raise SourceError(
+            "The state stands at a position that is not one of files. Give the source the"
+            " connector it had, or begin a new pipeline, which spends again."
+        )
+    return position
 
 
 def _unusable(name: str, why: str) -> SourceError:

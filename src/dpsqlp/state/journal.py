@@ -2,6 +2,7 @@
 
 In this order, each step durable before the next, deltas and release at once:
 
+    cut         what has arrived when a trigger is due; several may wait while a trigger takes long
     intent      which records the next trigger reads; a retry reads exactly those
     deltas      what the trigger changed in each shard table (now and then a whole snapshot)
     release     what the sinks will get
@@ -19,6 +20,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -45,6 +48,7 @@ from dpsqlp.tables.table import Table
 from dpsqlp.trigger import Each, Pipeline, Place, State, Step
 
 FORMAT = 4
+_CUT = re.compile(r"cuts/\d+\.json")
 _SWEPT = ("units/", "keys/", "selected/", "releases/")
 _ODD = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93], np.uint64)
 
@@ -55,6 +59,24 @@ class Intent:
 
     trigger: int
     records: Any  # the source's own description of an exact range, as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What has arrived when a trigger is due, and a digest of where the cut before has ended."""
+
+    trigger: int
+    records: Any  # as an intent's
+    begin: str
+
+    @classmethod
+    def after(cls, position: Any, trigger: int, records: Any) -> Cut:
+        """The cut of a trigger that begins at a position of the source."""
+        return cls(trigger, records, _position_digest(position))
+
+    def follows(self, position: Any) -> bool:
+        """Whether it begins at a position."""
+        return self.begin == _position_digest(position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,27 +159,48 @@ class Journal:
         log = self.manifest.tables.get(name, TableLog(0))
         return name, self._shards.save(name, table, change, log, trigger)
 
+    def keep_cut(self, cut: Cut) -> None:
+        """Make a cut durable."""
+        self._put_own(_cut_name(cut.trigger), asdict(cut))
+
+    def cuts(self) -> list[Cut]:
+        """The cuts that were kept and not dropped, in order."""
+        names = [name for name in self.storage.list() if _CUT.fullmatch(name)]
+        bodies = [self._get_own(name) for name in names]
+        found = [Cut(**body) for body in bodies if body is not None]
+        return sorted(found, key=lambda cut: cut.trigger)
+
+    def drop_cut(self, trigger: int) -> None:
+        """The trigger of a cut is committed."""
+        self.storage.delete(_cut_name(trigger))
+
+    def _put_own(self, name: str, body: dict[str, Any]) -> None:
+        """Store an object that says whose it is."""
+        whose = {"fingerprint": self.manifest.fingerprint, "instance": self.manifest.instance}
+        self.storage.put(name, [seal(body | whose)])
+
+    def _get_own(self, name: str) -> dict[str, Any] | None:
+        """Such an object, if it is there; refused if it is another pipeline's."""
+        body = unseal(self.storage.get(name), name)
+        if body is None:
+            return None
+        whose = (body.pop("fingerprint"), body.pop("instance"))
+        if whose != (self.manifest.fingerprint, self.manifest.instance):
+            raise StateError(
+                f"The state file {name} belongs to another pipeline. Two pipelines have used one"
+                " folder: restore each to its own."
+            )
+        return body
+
     def intend(self, intent: Intent) -> None:
         """Say what the next trigger will read, before it reads."""
-        body = {
-            "trigger": intent.trigger,
-            "records": intent.records,
-            "fingerprint": self.manifest.fingerprint,
-            "instance": self.manifest.instance,
-        }
-        self.storage.put("intent.json", [seal(body)])
+        self._put_own("intent.json", asdict(intent))
 
     def pending(self) -> Intent | None:
         """The intent of a trigger that was not committed."""
-        body = unseal(self.storage.get("intent.json"), "intent.json")
+        body = self._get_own("intent.json")
         if body is None:
             return None
-        expected = (self.manifest.fingerprint, self.manifest.instance)
-        if (body["fingerprint"], body["instance"]) != expected:
-            raise StateError(
-                "The intent in this state belongs to another pipeline. Two pipelines have used one"
-                " folder: restore each to its own."
-            )
         committed = self.manifest.trigger
         if committed is not None and body["trigger"] <= committed:
             return None
@@ -229,6 +272,14 @@ class Journal:
         for name in names:
             if name not in live:
                 self.storage.delete(name)
+
+
+def _cut_name(trigger: int) -> str:
+    return f"cuts/{trigger}.json"
+
+
+def _position_digest(position: Any) -> str:
+    return digest([json.dumps(position, sort_keys=True).encode()])
 
 
 def read_manifest(storage: Storage) -> Manifest | None:
