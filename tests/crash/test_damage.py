@@ -236,19 +236,19 @@ def arrivals(key: str) -> list[Record]:
 
 
 def test_a_retry_reads_what_was_intended(worker: Worker, tmp_path: Path) -> None:
-    """Files that arrive after the intent wait for the next trigger, also when the trigger is run
+    """Files that arrive after the cut wait for the next trigger, also when the trigger is run
     again after a crash: equal noise on more records would show what was added."""
     pipeline = tmp_path / "begun"
     sql = growing(pipeline)
     write(tmp_path / "in" / "1.parquet", arrivals("a"))
     made(pipeline, sql, clock=FakeClock(START)).close()
     whole = copied(pipeline, "whole")
-    command = {"now": START + QUARTER + MINUTE, "triggers": 1}
+    command = {"now": START + QUARTER}
     assert worker.run(whole, **command) == 0
     kinds = steps(whole)
     killed = {}
     for number, kind in enumerate(kinds, 1):
-        if number > kinds.index("sync_folder intent.json") + 1 and kind.startswith(("write", "re")):
+        if number > kinds.index("sync_folder cuts") + 1 and kind.startswith(("write", "re")):
             killed.setdefault(kind, number)
     assert {"write units", "rename releases", "rename manifest.json", "write out"} <= set(killed)
     for number in killed.values():
@@ -256,14 +256,13 @@ def test_a_retry_reads_what_was_intended(worker: Worker, tmp_path: Path) -> None
         assert worker.run(folder, kill_at=number, **command) == -signal.SIGKILL
     write(tmp_path / "in" / "2.parquet", arrivals("b"))
     write(tmp_path / "in" / "0.parquet", arrivals("c"))
-    then = {"now": START + 2 * QUARTER + MINUTE, "triggers": 1}
+    then = {"now": START + 2 * QUARTER}
     assert worker.run(whole, **then) == 0
     expected = outputs(whole)
     assert len(expected) == 2
     for number in killed.values():
         folder = tmp_path / f"killed{number}"
-        committed = (folder / "state" / "t" / "manifest.json").exists()
-        assert worker.run(folder, now=then["now"], triggers=1 if committed else 2) == 0
+        assert worker.run(folder, **then) == 0
         assert outputs(folder) == expected, kinds[number - 1]
 
 
@@ -280,19 +279,19 @@ def test_a_file_that_is_not_as_intended_is_refused(
     clock = FakeClock(START)
     made(folder, sql, clock=clock).close()
     now = START + QUARTER
-    kill_at = 5  # after the intent's write, sync, rename, sync_folder
-    assert worker.run(folder, now=now, triggers=1, kill_at=kill_at) == -signal.SIGKILL
+    kill_at = 5  # after the cut's write, sync, rename, sync_folder
+    assert worker.run(folder, now=now, kill_at=kill_at) == -signal.SIGKILL
     path.unlink()
     if what == "changed":
         write(path, arrivals("b"))
     for _ in range(2):
-        assert worker.run(folder, now=now, triggers=1) == 2
+        assert worker.run(folder, now=now) == 2
         error = (folder / "error.txt").read_text()
         assert error.startswith(f"{SourceError.__name__}: The file {path} ")
         assert "bring back the file as it was" in error
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert worker.run(folder, now=now, triggers=1) == 0
+    assert worker.run(folder, now=now) == 0
     assert len(outputs(folder)) == 1
 
 
