@@ -15,10 +15,11 @@ import pytest
 from crash.crashes import Worker, begun, copied, outputs, steps
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.errors import DpsqlpError, SecretError, SourceError, StateError
-from dpsqlp.state.journal import FORMAT, read_manifest
-from dpsqlp.state.sealed import seal, unseal
+from dpsqlp.state.journal import has_run
+from dpsqlp.state.sealed import FORMAT
 from dpsqlp.state.storage import LocalStorage
 from running import MINUTE, START, FakeClock, Record, made, run_all, script, write
+from state.sealing import committed
 
 QUARTER = 15 * MINUTE
 
@@ -67,8 +68,7 @@ def recovers(folder: Path, worker: Worker) -> None:
 def state_files(folder: Path) -> list[Path]:
     """The files that the state consists of; a crash may have left others."""
     storage = LocalStorage(folder / "state" / "t")
-    manifest = read_manifest(storage)
-    assert manifest is not None
+    manifest = committed(storage.root, bytes.fromhex((folder / "secret").read_text()))
     names = {"pipeline.json", "manifest.json", "intent.json"} | manifest.files()
     assert names < set(storage.list())
     return [storage.root / name for name in sorted(names)]
@@ -139,19 +139,19 @@ def test_a_foreign_manifest_is_refused(finished: Path, worker: Worker) -> None:
     manifest = folder / "state" / "t" / "manifest.json"
     kept = manifest.read_bytes()
     shutil.copy(other / "state" / "t" / "manifest.json", manifest)
-    refused(folder, StateError, "not the one this state was made with")
+    refused(folder, StateError, "not written under this name by this pipeline")
     manifest.write_bytes(kept)
     recovers(folder, worker)
 
 
 def test_another_format_is_refused(finished: Path) -> None:
-    """A state of a later version is left alone."""
+    """A state of a later version is left alone, or of an earlier one."""
     folder = copied(finished, "format")
     manifest = folder / "state" / "t" / "manifest.json"
-    body = unseal(manifest.read_bytes(), "manifest.json")
-    assert body is not None
-    manifest.write_bytes(seal(body | {"format": FORMAT + 1}))
-    refused(folder, StateError, "Use the version of dpsqlp that wrote it")
+    body = json.loads(manifest.read_bytes())
+    for other in ({**body, "format": FORMAT + 1}, {"body": "{}", "sha256": ""}):
+        manifest.write_bytes(json.dumps(other).encode())
+        refused(folder, StateError, "Use the version of dpsqlp that wrote it")
 
 
 def test_secrets(finished: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,8 +262,8 @@ def test_a_retry_reads_what_was_intended(worker: Worker, tmp_path: Path) -> None
     assert len(expected) == 2
     for number in killed.values():
         folder = tmp_path / f"killed{number}"
-        committed = (folder / "state" / "t" / "manifest.json").exists()
-        assert worker.run(folder, now=then["now"], triggers=1 if committed else 2) == 0
+        ran = has_run(LocalStorage(folder / "state" / "t"))
+        assert worker.run(folder, now=then["now"], triggers=1 if ran else 2) == 0
         assert outputs(folder) == expected, kinds[number - 1]
 
 

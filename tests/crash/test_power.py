@@ -14,6 +14,7 @@ from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
 from dpsqlp.state import shards
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 from running import HOUR, SECRET, START, FakeClock, Record, replay, script, write
 from state.disks import Crash, FakeDisk
@@ -38,29 +39,27 @@ def query(tmp_path: Path) -> Query:
     return compile_script(sql).sinks[0].query
 
 
-def run(query: Query, folder: Path, disk: FakeDisk) -> None:
+def run(query: Query, folder: Path, disk: FakeDisk, triggers: int = 100) -> None:
     """Open whatever the disk holds and run to the end; no thread outlives it."""
     sink = FileSink(OUT, "parquet")
     sink._storage = LocalStorage(OUT, disk)
     source = FileSource(query.source, query.event_column, folder)
-    storage = LocalStorage(STATE, disk)
+    storage = SealedStorage(LocalStorage(STATE, disk))
     clock = FakeClock(START)
     engine = LocalEngine(query, storage, SECRET.key, source, sink, clock=clock, threads=1)
     try:
-        while not engine.finished:
+        while not engine.finished and triggers > 0:
             engine.step()
+            triggers -= 1
     finally:
         engine.close()
 
 
 def begun(query: Query, folder: Path) -> tuple[FakeDisk, FakeDisk]:
     """A disk with a created pipeline, and the same after an undisturbed run."""
-    first, whole = FakeDisk(), FakeDisk()
-    run(query, folder, whole)
-    pipeline = STATE / "pipeline.json"
-    for contents in (first.contents, first.durable):
-        contents[pipeline] = whole.contents[pipeline]
-    first.synced = {pipeline}
+    first = FakeDisk()
+    run(query, folder, first, triggers=0)
+    first.crash()
     whole = copied(first)
     run(query, folder, whole)
     return first, whole

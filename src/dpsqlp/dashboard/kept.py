@@ -97,7 +97,7 @@ class Kept(Sink):
 
     def describe(self, engine: Engine) -> None:
         """Say what is kept here. Releases of another pipeline are not mixed with these."""
-        body = description(engine.journal.storage)
+        body = description(engine.journal.storage.plain)
         assert body is not None, "an open engine has a pipeline"
         about = About.of(self._name, engine.query, engine.plan, body["created"])
         before = About.read(self.folder)

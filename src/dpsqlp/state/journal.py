@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -28,14 +29,14 @@ from numpy.typing import NDArray
 
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
+from dpsqlp.plan import Plan
 from dpsqlp.stages.combine import Groups
 from dpsqlp.state.arrays import digest
-from dpsqlp.state.sealed import seal, unseal
+from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.shards import (
     File,
     Shards,
     TableLog,
-    missing_or_damaged,
     parse_name,
     selected_name,
     shard_name,
@@ -44,7 +45,8 @@ from dpsqlp.state.storage import Storage
 from dpsqlp.tables.table import Table
 from dpsqlp.trigger import Each, Pipeline, Place, State, Step
 
-FORMAT = 4
+MANIFEST = "manifest.json"
+_PUBLIC = ("fingerprint", "instance", "trigger", "rows", "columns")
 _SWEPT = ("units/", "keys/", "selected/", "releases/")
 _ODD = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93], np.uint64)
 
@@ -63,9 +65,10 @@ class Manifest:
 
     fingerprint: str
     instance: str
-    secret_check: str
     shards: int
     trigger: int | None = None
+    rows: int | None = None  # of the last release
+    columns: tuple[str, ...] = ()  # of the last release
     position: Any = None  # where the source goes on
     input_digest: str = ""
     release: File | None = None
@@ -90,18 +93,16 @@ class Changes:
 class Journal:
     """The journal in a storage, for one pipeline and its secret."""
 
-    def __init__(self, storage: Storage, pipeline: Pipeline, secret: Secret, shards: int) -> None:
-        """Open the journal, or begin one."""
+    def __init__(self, storage: SealedStorage, pipeline: Pipeline) -> None:
+        """Open the journal."""
         self.storage = storage
-        self._shards = Shards(storage, pipeline, secret)
-        fresh = Manifest(
-            fingerprint=pipeline.plan.fingerprint.hex(),
-            instance=secret.instance.hex(),
-            secret_check=secret_check(secret),
-            shards=shards,
-        )
-        self.manifest = read_manifest(storage) or fresh
-        _check_identity(self.manifest, fresh)
+        self._shards = Shards(storage, pipeline)
+        self.manifest = read_manifest(storage)
+        if self.manifest.fingerprint != pipeline.plan.fingerprint.hex():
+            raise StateError(
+                "manifest.json and pipeline.json are of two pipelines. Restore the whole folder"
+                " from one copy, or begin a new pipeline, which spends again."
+            )
 
     def load(self, each: Each = map) -> State:
         """The committed state."""
@@ -145,13 +146,14 @@ class Journal:
             "fingerprint": self.manifest.fingerprint,
             "instance": self.manifest.instance,
         }
-        self.storage.put("intent.json", [seal(body)])
+        self.storage.put("intent.json", [json.dumps(body, sort_keys=True).encode()])
 
     def pending(self) -> Intent | None:
         """The intent of a trigger that was not committed."""
-        body = unseal(self.storage.get("intent.json"), "intent.json")
-        if body is None:
+        data = self.storage.get("intent.json")
+        if data is None:
             return None
+        body = json.loads(data)
         expected = (self.manifest.fingerprint, self.manifest.instance)
         if (body["fingerprint"], body["instance"]) != expected:
             raise StateError(
@@ -181,8 +183,19 @@ class Journal:
         digests = each(input_digest, [groups for _, groups in sorted(step.groups.items())])
         return Changes(step.trigger, each(save, list(tables)), digests)
 
-    def commit(self, changes: Changes, release: bytes, position: Any, each: Each = map) -> None:
-        """Make a trigger true: deltas and release, then the manifest. Nothing is sent before."""
+    def commit(
+        self,
+        changes: Changes,
+        release: bytes,
+        position: Any,
+        each: Each = map,
+        *,
+        rows: int = 0,
+        columns: Sequence[str] = (),
+    ) -> None:
+        """Make a trigger true: deltas and release, then the manifest. Nothing is sent before. The
+        rows and columns of the release are what everybody may know of it.
+        """
         before = self.manifest.files()
         name = f"releases/{changes.trigger}.arrow"
         known = self.storage.get(name)  # of an attempt that may have been published
@@ -196,12 +209,14 @@ class Journal:
         self.manifest = replace(
             self.manifest,
             trigger=changes.trigger,
+            rows=rows,
+            columns=tuple(columns),
             position=position,
             tables=dict(changes.tables),
             input_digest=digest([text.encode() for text in changes.digests]),
             release=file,
         )
-        self.storage.put("manifest.json", [seal(asdict(self.manifest) | {"format": FORMAT})])
+        _write_manifest(self.storage, self.manifest)
         list(each(self.storage.delete, sorted(before - self.manifest.files())))
 
     def release(self) -> bytes | None:
@@ -217,11 +232,7 @@ class Journal:
         names = [n for n in self.storage.list() if n.startswith(_SWEPT)]
         if self.manifest.trigger is None:
             if names and self.storage.get("intent.json") is None:
-                raise StateError(
-                    "The state file manifest.json is missing, and others are there. Nothing was"
-                    " released or changed. Restore the whole folder from a copy made since the"
-                    " last trigger, or begin a new pipeline, which spends again."
-                )
+                raise missing_or_damaged(MANIFEST, "older than others that are there")
             return  # the first trigger begins again and overwrites
         missing = sorted(live - set(names))
         if missing:
@@ -231,21 +242,41 @@ class Journal:
                 self.storage.delete(name)
 
 
-def read_manifest(storage: Storage) -> Manifest | None:
-    """The committed manifest, if there is one."""
-    body = unseal(storage.get("manifest.json"), "manifest.json")
-    if body is None:
-        return None
-    if body.pop("format") != FORMAT:
-        raise StateError(
-            f"The state has another format than {FORMAT}. Use the version of dpsqlp that wrote it."
-        )
+def begin_journal(storage: SealedStorage, plan: Plan, secret: Secret, shards: int) -> None:
+    """Store the manifest of a pipeline that has not run. From then on one without has lost it."""
+    fresh = Manifest(plan.fingerprint.hex(), secret.instance.hex(), shards)
+    _write_manifest(storage, fresh)
+
+
+def has_run(storage: Storage) -> bool:
+    """Whether the manifest, which nobody vouches for here, has a trigger."""
+    public = read_public(storage, MANIFEST)
+    return public is not None and public.get("trigger") is not None
+
+
+def read_manifest(storage: SealedStorage) -> Manifest:
+    """The committed manifest."""
+    found = storage.get_public(MANIFEST)
+    if found is None:
+        raise missing_or_damaged(MANIFEST, "missing")
+    public, body = found
     release = body.pop("release")
     tables = {
         name: TableLog(log["rows"], tuple(File(**file) for file in log["files"]))
         for name, log in body.pop("tables").items()
     }
-    return Manifest(**body, release=None if release is None else File(**release), tables=tables)
+    return Manifest(
+        **body,
+        **public | {"columns": tuple(public["columns"])},
+        release=None if release is None else File(**release),
+        tables=tables,
+    )
+
+
+def _write_manifest(storage: SealedStorage, manifest: Manifest) -> None:
+    body = asdict(manifest)
+    public = {name: body.pop(name) for name in _PUBLIC}
+    storage.put_public(MANIFEST, public, body)
 
 
 def secret_check(secret: Secret) -> str:
@@ -269,17 +300,3 @@ def input_digest(groups: Groups) -> str:
             mixed ^= mixed >> np.uint64(29)
         sums[half] = mixed.sum(dtype=np.uint64)
     return sums.tobytes().hex()
-
-
-def _check_identity(found: Manifest, expected: Manifest) -> None:
-    if (found.instance, found.secret_check) != (expected.instance, expected.secret_check):
-        raise StateError(
-            "The secret is not the one this state was made with. Bring back the original secret; a"
-            " lost one cannot be replaced inside open windows: begin a new pipeline, which spends"
-            " again."
-        )
-    if found.fingerprint != expected.fingerprint:
-        raise StateError(
-            "manifest.json and pipeline.json are of two pipelines. Restore the whole folder from"
-            " one copy, or begin a new pipeline, which spends again."
-        )

@@ -1,0 +1,34 @@
+"""Sealed storages as tests open them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpsqlp.engines.pipeline import read_pipeline
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.state.journal import MANIFEST, Journal, Manifest, begin_journal, read_manifest
+from dpsqlp.state.sealed import SealedStorage
+from dpsqlp.state.storage import LocalStorage, Storage
+from dpsqlp.trigger import Pipeline
+
+
+def unlocked(storage: Storage, secret: Secret) -> SealedStorage:
+    """The storage, for one instance."""
+    sealed = SealedStorage(storage)
+    sealed.unlock(secret)
+    return sealed
+
+
+def opened_journal(storage: Storage, pipeline: Pipeline, secret: Secret, shards: int) -> Journal:
+    """The journal in a storage; begun, as a pipeline's creation does, if there is none."""
+    sealed = unlocked(storage, secret)
+    if MANIFEST not in sealed.list():
+        begin_journal(sealed, pipeline.plan, secret, shards)
+    return Journal(sealed, pipeline)
+
+
+def committed(folder: Path, key: bytes) -> Manifest:
+    """What is committed in the folder of a pipeline."""
+    sealed = SealedStorage(LocalStorage(folder))
+    read_pipeline(sealed, key)
+    return read_manifest(sealed)
