@@ -93,6 +93,21 @@ def test_power_that_fails_at_any_step_changes_nothing(query: Query, tmp_path: Pa
         assert outputs(disk) == expected, f"step {crash_at}"
 
 
+def test_power_that_fails_while_a_pipeline_is_created(query: Query, tmp_path: Path) -> None:
+    """It is created again, or goes on: nothing has been released yet."""
+    created = FakeDisk()
+    run(query, tmp_path, created, triggers=0)
+    assert created.steps == 8 + 4  # two files, and whose the sink's folder is
+    for crash_at in range(1, created.steps + 1):
+        disk = FakeDisk()
+        disk.crash_at = crash_at
+        with pytest.raises(Crash):
+            run(query, tmp_path, disk)
+        disk.crash()
+        run(query, tmp_path, disk)
+        assert len(outputs(disk)) == 4, f"step {crash_at}"
+
+
 def test_a_disk_that_fills_up_changes_nothing(query: Query, tmp_path: Path) -> None:
     """Wherever the room ends; the error says what to do."""
     first, whole = begun(query, tmp_path)

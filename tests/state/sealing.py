@@ -27,8 +27,13 @@ def opened_journal(storage: Storage, pipeline: Pipeline, secret: Secret, shards:
     return Journal(sealed, pipeline)
 
 
+def opened_folder(folder: Path, key: bytes) -> SealedStorage:
+    """The folder of a pipeline that is there."""
+    sealed = SealedStorage(LocalStorage(folder))
+    assert read_pipeline(sealed, key) is not None
+    return sealed
+
+
 def committed(folder: Path, key: bytes) -> Manifest:
     """What is committed in the folder of a pipeline."""
-    sealed = SealedStorage(LocalStorage(folder))
-    read_pipeline(sealed, key)
-    return read_manifest(sealed)
+    return read_manifest(opened_folder(folder, key))
