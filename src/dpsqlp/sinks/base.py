@@ -246,8 +246,11 @@ def is_another(trigger: int, where: str) -> SinkError:
 def release_digest(release: pa.Table) -> str:
     """SHA-256 of a release's columns and rows."""
     buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, release.schema) as writer:
-        writer.write_table(release.combine_chunks())
+    for name, column in zip(release.column_names, release.columns, strict=True):
+        for part in (column.is_null(), column.drop_null()):  # what lies under a null is nobody's
+            rows = pa.table({name: part}).combine_chunks()
+            with pa.ipc.new_stream(buffer, rows.schema) as writer:
+                writer.write_table(rows)
     return hashlib.sha256(buffer.getvalue()).hexdigest()
 
 

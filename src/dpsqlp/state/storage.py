@@ -177,7 +177,7 @@ class LocalDisk:
         """A file's contents, or None."""
         try:
             return path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def remove(self, path: Path) -> None:
