@@ -247,7 +247,12 @@ def release_digest(release: pa.Table) -> str:
     """SHA-256 of a release's columns and rows."""
     buffer = pa.BufferOutputStream()
     for name, column in zip(release.column_names, release.columns, strict=True):
-        for part in (column.is_null(), column.drop_null()):  # what lies under a null is nobody's
+        for part in (
+            column.is_null(),
+            column.drop_null(),
+        ):  # Arrow leaves open what is under a null
+            if pa.types.is_boolean(part.type):
+                part = part.cast(pa.uint8())  # and in the last bits of a bitmap
             rows = pa.table({name: part}).combine_chunks()
             with pa.ipc.new_stream(buffer, rows.schema) as writer:
                 writer.write_table(rows)
