@@ -31,7 +31,7 @@ from dpsqlp.errors import (
     TriggerError,
     UnavailableError,
 )
-from dpsqlp.sinks.base import Sink, make_sink
+from dpsqlp.sinks.base import Sink, is_another, make_sink, release_digest
 from dpsqlp.sources.pushed import PushedSource, StandardInput, arrow_table
 from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
 
@@ -259,7 +259,9 @@ class _Session(Sink):
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Remember a release, and pass it on."""
-        self.tables[trigger] = release
+        known = self.tables.setdefault(trigger, release)
+        if release_digest(known) != release_digest(release):
+            raise is_another(trigger, "this session")
         if self._target is not None:
             self._target.emit(trigger, release)
 

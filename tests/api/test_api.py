@@ -20,6 +20,7 @@ from dpsqlp.engines import clock
 from dpsqlp.errors import (
     DpsqlpError,
     PlanError,
+    SinkError,
     SourceError,
     StateError,
     TriggerError,
@@ -133,7 +134,7 @@ def test_a_failed_trigger_is_finished_after_opening_again(
     stream = dpsqlp.open(SQL, state=tmp_path / "state")
     stream.feed(views(1))
 
-    def fail(*args: Any) -> None:
+    def fail(*args: Any, **shown: Any) -> None:
         raise OSError("no space")
 
     monkeypatch.setattr(stream._engine.journal, "commit", fail)
@@ -144,6 +145,18 @@ def test_a_failed_trigger_is_finished_after_opening_again(
     with dpsqlp.open(SQL, state=tmp_path / "state") as stream:
         assert stream.next_trigger == 2
         assert abs(counts(stream.releases()[0])["/home"] - USERS) < 30
+
+
+def test_a_session_has_one_release_of_a_trigger(tmp_path: Path) -> None:
+    """Given again it is the same; another is refused."""
+    with dpsqlp.open(SQL, state=tmp_path / "state") as stream:
+        stream.feed(views(1))
+        release = stream.trigger()
+        assert len(release) > 0
+        stream._session.emit(1, pa.table(release.table.to_pydict(), release.table.schema))
+        with pytest.raises(SinkError, match="other rows"):
+            stream._session.emit(1, release.table.slice(1))
+        assert stream.releases()[0].table == release.table
 
 
 def test_windows_on_the_clock_run_every_trigger_that_is_due(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -72,6 +73,27 @@ def test_killed_while_cuts_wait(worker: Worker, tmp_path: Path) -> None:
         assert worker.run(folder, now=now, kill_at=kill_at) == KILLED
         assert worker.run(folder, now=now) == 0
         assert outputs(folder) == expected, f"killed before step {kill_at}, {kinds[kill_at - 1]}"
+
+
+def test_killed_while_it_is_created(worker: Worker, tmp_path: Path) -> None:
+    """A pipeline that is half there is created again; one that is there keeps its instance."""
+    empty = begun(tmp_path, 1)
+    shutil.rmtree(empty / "state")
+    shutil.rmtree(empty / "out")
+    whole = copied(empty, "whole")
+    assert worker.run(whole) == 0
+    kinds = steps(whole)
+    files = [kind.split(" ")[1] for kind in kinds[:8]]
+    assert files == ["manifest.json"] * 4 + ["pipeline.json"] * 4
+    for kill_at in range(1, kinds.index("write intent.json") + 2):
+        folder = copied(empty, "killed")
+        assert worker.run(folder, kill_at=kill_at) == KILLED
+        described = folder / "state" / "t" / "pipeline.json"
+        before = described.read_bytes() if described.exists() else None
+        assert worker.run(folder) == 0
+        assert before in (None, described.read_bytes())
+        assert (before is None) == (kill_at <= 7)
+        assert len(outputs(folder)) == 6
 
 
 def _sample(kinds: list[str]) -> list[int]:

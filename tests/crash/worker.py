@@ -30,11 +30,12 @@ from dpsqlp.engines.together import run_together
 from dpsqlp.errors import DpsqlpError
 from dpsqlp.sql import compile_script
 from dpsqlp.stages.batch import MicroBatch
-from dpsqlp.state import journal, shards
+from dpsqlp.state import shards
 from dpsqlp.state.storage import LocalDisk, LocalStorage
 from dpsqlp.trigger import Pipeline
 from plans import COUNT, SECRET, make_plan
 from state.disks import FakeDisk
+from state.sealing import opened_journal
 
 
 class Standing:
@@ -137,7 +138,7 @@ def warm() -> None:
     )
     for trigger in range(1, 9):
         core = Pipeline(plan, SECRET)
-        log = journal.Journal(storage, core, SECRET, 2)
+        log = opened_journal(storage, core, SECRET, 2)
         state = log.load()
         step = core.step(state, core.admit(batch, trigger))
         log.commit(log.save(state, step), b"", None)

@@ -24,7 +24,8 @@ from dpsqlp.sinks.base import Sink
 from dpsqlp.sources import base
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.pushed import PushedSource, StandardInput
-from dpsqlp.state.journal import Intent, read_manifest
+from dpsqlp.state.journal import MANIFEST, Intent
+from dpsqlp.state.sealed import read_public
 from dpsqlp.state.storage import LocalStorage
 from running import (
     HOUR,
@@ -688,8 +689,8 @@ def test_nothing_is_published_before_it_is_committed(tmp_path: Path) -> None:
 
     class Watching(Sink):
         def emit(self, trigger: int, release: pa.Table) -> None:
-            manifest = read_manifest(LocalStorage(tmp_path / "state" / "t"))
-            seen.append((trigger, None if manifest is None else manifest.trigger))
+            public = read_public(LocalStorage(tmp_path / "state" / "t"), MANIFEST)
+            seen.append((trigger, None if public is None else public["trigger"]))
 
     sql = script(emit=replay(START, START + HOUR))
     write(tmp_path / "in" / "a.parquet", records(2, START, START + HOUR))

@@ -30,6 +30,7 @@ from dpsqlp.engines.spark.stream import Batches, ticking
 from dpsqlp.errors import PlanError, SourceError, TriggerError
 from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql import compile_script
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 from running import MINUTE, SECRET, START, Collected, FakeClock, Record, at, script, table
 
@@ -57,7 +58,7 @@ class Streamed:
         secret = folder / "secret"
         secret.touch(0o600)
         secret.write_text(SECRET.key.hex())
-        storage = LocalStorage(folder / "local")
+        storage = SealedStorage(LocalStorage(folder / "local"))
         query = self.definition.query
         self.source = PushedSource(query.source, storage)
         self.local = LocalEngine(

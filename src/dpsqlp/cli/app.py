@@ -185,15 +185,22 @@ def inspect(
             metavar="STATE", exists=True, file_okay=False, help="The folder of the state."
         ),
     ],
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the secret, to verify what is shown; DPSQLP_SECRET in the environment"
+            " comes first.  [default: FILE.secret, if it can be read]"
+        ),
+    ] = None,
 ) -> None:
     """Say what a state has released and spent.
 
-    Shows nothing that depends on unreleased data, and needs no secret.
+    Shows nothing that depends on unreleased data. Without the secret it is not verified.
     """
     from dpsqlp.cli.inspection import inspection
 
     with refusals():
-        typer.echo(inspection(state), nl=False)
+        typer.echo(inspection(state, secret), nl=False)
 
 
 @app.command(

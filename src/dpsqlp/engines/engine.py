@@ -29,7 +29,7 @@ from dpsqlp.sql import connect, standard_deviations
 from dpsqlp.sql.query import Query
 from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.state.journal import Changes, Intent, Journal
-from dpsqlp.state.storage import Storage
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.trigger import Each, Pipeline, Releases
 
 
@@ -52,7 +52,7 @@ class Engine(ABC):
     def __init__(
         self,
         query: Query,
-        storage: Storage,
+        storage: SealedStorage,
         key: bytes,
         source: Source,
         sink: Sink,
@@ -70,7 +70,7 @@ class Engine(ABC):
             self.plan = created.plan
             self.schedule = Schedule.of(query, created.plan.triggers, created.created)
             self.core = Pipeline(created.plan, created.secret)
-            self.journal = Journal(storage, self.core, created.secret, created.shards)
+            self.journal = Journal(storage, self.core)
             stack.callback(source.close)
             stack.callback(sink.close)
             keys = [output.name for output in query.outputs if output.kind == "key"]
@@ -165,8 +165,10 @@ class Engine(ABC):
         position = self.source.after(self._position, intent.records)
         self._unfinished = True  # what is in memory is ahead of the disk
         changes, releases = self._compute(trigger, records, position)
-        release = serialise(self._release(releases()))  # while threads write
-        self.journal.commit(changes, release, position, self._each)
+        table = self._release(releases())  # while threads write
+        release = serialise(table)
+        shown = {"rows": table.num_rows, "columns": table.column_names}
+        self.journal.commit(changes, release, position, self._each, **shown)
         self._unpublished, self._unfinished = release, False
         self._missed = intent.records is None
         self.source.forget(intent.records)

@@ -20,7 +20,7 @@ from dpsqlp.sql import connect
 from dpsqlp.sql.query import Query
 from dpsqlp.stages.batch import Records
 from dpsqlp.state.journal import Changes, Intent
-from dpsqlp.state.storage import Storage
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.trigger import Releases
 
 DATABASE_MEMORY = "2GB"
@@ -33,7 +33,7 @@ class LocalEngine(Engine):
     def __init__(
         self,
         query: Query,
-        storage: Storage,
+        storage: SealedStorage,
         key: bytes,
         source: Source,
         sink: Sink,

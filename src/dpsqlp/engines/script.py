@@ -18,6 +18,7 @@ from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sources.pushed import PushedSource, StandardInput
 from dpsqlp.sql.options import from_environment
 from dpsqlp.sql.query import Query, SinkDef
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage, Storage
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def open_engine(
 ) -> LocalEngine:
     """The engine of one sink. Relative paths in the script start at `folder`."""
     check_apart(secret, state)
-    storage = LocalStorage(state / sink.name)
+    storage = SealedStorage(LocalStorage(state / sink.name))
     target = output or make_sink(sink.name, sink.options, folder)
     clock = clock or SystemClock()
     source = make_source(sink.query, storage, folder, clock)
