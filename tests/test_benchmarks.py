@@ -6,19 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from processes import WAIT_SECONDS
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in BENCHMARKS.glob("*.py")))
 def test_a_benchmark_starts(script: str) -> None:
     ended = subprocess.run(
-        [sys.executable, BENCHMARKS / script, "--help"], capture_output=True, text=True, timeout=120
+        [sys.executable, BENCHMARKS / script, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
     )
     assert ended.returncode == 0, ended.stderr
 
 
 def test_the_core_is_measured() -> None:
     command = [sys.executable, BENCHMARKS / "core.py", "--quick"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("records_per_second") == 1

@@ -9,8 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from typer.testing import CliRunner
 
 import dpsqlp
 from dpsqlp.cli.app import app
+from processes import WAIT_SECONDS, started, until
 
 COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
 OPTIONS = (
@@ -325,40 +324,29 @@ def lines(start: int) -> bytes:
     )
 
 
-def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(tmp_path: Path) -> None:
-    """SIGINT while standard input is open: 130, and the same command resumes."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(number: int, tmp_path: Path) -> None:
+    """A signal while standard input is open: 130, and the same command resumes."""
     file = tmp_path / "live.sql"
     file.write_text(LIVE)
     command, environment = [*COMMAND, "run", str(file)], {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    )
-    assert process.stdin is not None
-    assert process.stderr is not None
-    watchdog = threading.Timer(60, process.kill)
-    watchdog.start()
-    try:
+    with (
+        (tmp_path / "said").open("wb") as log,
+        started(command, stdin=subprocess.PIPE, stderr=log, env=environment) as process,
+    ):
         process.stdin.write(lines(0))
         process.stdin.flush()
-        while not any(pq.read_table(path).num_rows for path in complete(tmp_path)):
-            assert process.poll() is None, process.communicate()[1].decode()
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read().decode()
-        assert process.wait() == 130, said
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.stdin.close()
-        process.wait()
-        process.stderr.close()
+        until(lambda: any(pq.read_table(path).num_rows for path in complete(tmp_path)), process)
+        process.send_signal(number)
+        assert process.wait(WAIT_SECONDS) == 130
+    said = (tmp_path / "said").read_text()
     assert f"To go on: dpsqlp run {file}" in said
     assert "Send again what came on standard input" in said
     assert "Traceback" not in said
     before = complete(tmp_path)
 
     resumed = subprocess.run(
-        command, input=lines(USERS), capture_output=True, timeout=60, check=False
+        command, input=lines(USERS), capture_output=True, timeout=WAIT_SECONDS, check=False
     )
     assert resumed.returncode == 0, resumed.stderr.decode()
     assert b"popular goes on" in resumed.stderr
@@ -368,6 +356,22 @@ def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(tmp_path: Path) -> None
     assert len(after) > len(before)
     (views,) = pq.read_table(after[-1]).column("views").to_pylist()
     assert abs(views - 2 * USERS) < 100
+
+
+def test_a_background_job_is_not_ended_by_ctrl_c(tmp_path: Path) -> None:
+    """A shell has it ignore SIGINT, which is meant for the script in front. SIGTERM ends it."""
+    file = tmp_path / "live.sql"
+    file.write_text(LIVE)
+    command = [*COMMAND, "run", str(file)]
+    with started(
+        command, ignoring=True, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        until(lambda: complete(tmp_path), process)
+        process.send_signal(signal.SIGINT)
+        seen = len(complete(tmp_path))
+        until(lambda: len(complete(tmp_path)) > seen + 1, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_SECONDS) == 130
 
 
 def complete(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from processes import end, launch
 from running import HOUR, START, Record, made, replay, script, write
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -23,7 +24,7 @@ class Worker:
     """The forking process."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
+        self.process = launch(
             [sys.executable, str(WORKER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -35,11 +36,7 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(30)
-        self.process.stdout.close()
+        end(self.process)
 
     def start(self, folder: Path, **command: Any) -> int:
         """Begin a run; the child's pid."""

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from dpsqlp.engines.local import LocalEngine
 from dpsqlp.errors import DpsqlpError, SecretError, SourceError, StateError
 from dpsqlp.state.sealed import FORMAT
 from dpsqlp.state.storage import LocalStorage
+from processes import until
 from running import MINUTE, START, FakeClock, Record, made, run_all, script, write
 from state.sealing import committed, opened_folder
 
@@ -273,8 +273,7 @@ def test_one_process_at_a_time(finished: Path, worker: Worker) -> None:
     """A second process is refused while the first lives, and let in when it is killed."""
     folder = copied(finished, "held")
     pid = worker.start(folder, hold=True)
-    while not (folder / "holds").exists():
-        time.sleep(0.01)
+    until((folder / "holds").exists, worker.process)
     refused(folder, StateError, "Another process is running.*stop that one")
     os.kill(pid, signal.SIGKILL)
     assert worker.end() == -signal.SIGKILL

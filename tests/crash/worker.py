@@ -15,7 +15,6 @@ import resource
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +100,7 @@ def run(command: dict[str, Any]) -> None:
         )
         if command.get("hold"):
             (folder / "holds").touch()
-            time.sleep(60)
+            signal.pause()
         if clock is None:
             run_together({"t": engine}, threading.Event(), lambda *_: None)
         else:

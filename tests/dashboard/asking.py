@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from dpsqlp.dashboard.answers import Answers
 from dpsqlp.dashboard.app import make_app
 from dpsqlp.dashboard.guard import Policy
 from dpsqlp.dashboard.origins import find_origins
+from processes import WAIT_SECONDS
 
 NOW = 1_714_530_000_000_000  # 2024-05-01 02:20
 SINK = "/api/v1/sinks/popular"
@@ -32,15 +31,7 @@ def client(
 
 def fetch(address: str, **options: Any) -> httpx2.Response:
     """Over the network, from a page that may only just begin."""
-    return httpx2.get(address, timeout=60, **options)
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for what a page is to show."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
+    return httpx2.get(address, timeout=WAIT_SECONDS, **options)
 
 
 def ask(asked: TestClient, address: str, **parameters: Any) -> Any:

@@ -21,8 +21,10 @@ from dpsqlp.dashboard.kept import Kept
 from dpsqlp.engines.script import open_engine
 from dpsqlp.sinks.base import make_sink
 from dpsqlp.sql import compile_script
+from processes import WAIT_SECONDS, started, until
 
 COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
+ADDRESS = re.compile(r"http://\S+(?=\s)")
 START = datetime(2024, 5, 1)
 HOSTILE = [
     "<script>document.title='owned'</script>",
@@ -120,40 +122,31 @@ def live_run(folder: Path, *options: str, **environment: str) -> Iterator[str]:
     """`dpsqlp run --dashboard` on a stream that somebody feeds; its address."""
     (folder / "live.sql").write_text(LIVE)
     command = [*COMMAND, "run", str(folder / "live.sql"), "--dashboard", "--port", "0", *options]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=os.environ | environment,
-        text=True,
-    )
-    ended, helpers = threading.Event(), []
-    try:
-        assert process.stderr is not None
-        address = None
-        for line in process.stderr:
-            found = re.search(r"http://\S+", line)
-            if found is not None:
-                address = found[0]
-                break
-        assert address is not None, "no address was printed"
-        helpers = [
-            threading.Thread(target=process.stderr.read),
-            threading.Thread(target=_feed, args=(process, ended)),
-        ]
-        for helper in helpers:
-            helper.start()
-        yield address
-    finally:
-        ended.set()
-        process.terminate()
-        process.wait(30)
-        for helper in helpers:
-            helper.join(10)
-        with suppress(OSError):
-            process.stdin.close()  # type: ignore[union-attr]
-        process.stderr.close()  # type: ignore[union-attr]
+    ended, said = threading.Event(), folder / "said"
+    with (
+        said.open("w") as log,
+        started(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env=os.environ | environment,
+            text=True,
+        ) as process,
+    ):
+        until(lambda: ADDRESS.search(said.read_text()), process)
+        feeding = threading.Thread(target=_feed, args=(process, ended))
+        feeding.start()
+        try:
+            yield ADDRESS.findall(said.read_text())[0]
+        finally:
+            ended.set()
+            process.terminate()
+            try:
+                process.wait(WAIT_SECONDS)
+            finally:
+                process.kill()
+                feeding.join()
 
 
 def _feed(process: subprocess.Popen[str], ended: threading.Event) -> None:

@@ -15,7 +15,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
-from dashboard.pipelines import COMMAND, HOSTILE, PAGES, live_run
+from dashboard.pipelines import ADDRESS, COMMAND, HOSTILE, PAGES, live_run
+from processes import WAIT_SECONDS, started
 
 FLAGS = [
     "--no-sandbox",
@@ -32,8 +33,9 @@ VIEWS = {
     "promise": ".chart canvas",
     "health": "dl",
 }
+PATIENCE_MS = 120_000
 PHONE, DESKTOP = (360, 760), (1280, 900)
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="session")
@@ -54,18 +56,14 @@ def browser() -> Iterator[Browser]:
 @contextmanager
 def serving(path: Path, *options: str, **environment: str) -> Iterator[str]:
     command = [*COMMAND, "serve", str(path), "--port", "0", *options]
-    server = subprocess.Popen(
+    with started(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | environment
-    )
-    try:
-        assert server.stderr is not None
-        found = re.search(r"http://\S+", server.stderr.readline())
+    ) as server:
+        found = ADDRESS.search(server.stderr.readline())
         assert found is not None
         yield found[0]
-    finally:
-        server.terminate()
-        server.wait(20)
-        server.stderr.close()  # type: ignore[union-attr]
+        server.terminate()  # it removes its copies of releases
+        server.wait(WAIT_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +88,7 @@ def opened(
     viewport: Any = {"width": size[0], "height": size[1]}
     context = browser.new_context(viewport=viewport, color_scheme=scheme, **options)
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(PATIENCE_MS)
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
@@ -279,7 +277,7 @@ def test_a_server_that_goes_away_is_said_and_found_again(browser: Browser, ran: 
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # asks at once
         expect(page.locator("#banner")).to_contain_text("does not answer")
         page.unroute("**/api/**")
-        expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
+        expect(page.locator("#banner")).to_be_hidden()
         context.close()
 
 
@@ -291,7 +289,7 @@ def test_one_request_that_fails_is_made_up_for(browser: Browser, address: str, a
     page = context.new_page()
     page.route(asked, lambda route: route.fulfill(**failed), times=1)  # type: ignore[arg-type]
     page.goto(address)
-    page.wait_for_selector(VIEWS["keys"], timeout=20_000)
+    page.wait_for_selector(VIEWS["keys"], timeout=PATIENCE_MS)
     expect(page.locator("#banner")).to_be_hidden()
     context.close()
 

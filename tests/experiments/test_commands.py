@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from typer.testing import CliRunner
 from dpsqlp.cli.app import app
 from dpsqlp.experiments import apart, industry, plots
 from dpsqlp.experiments.data import write_day
+from processes import WAIT_SECONDS, started, until
 
 SYNTHETIC = (
     *("preset", "records", "units", "triggers", "keys", "linf", "l1", "l2", "seconds"),
@@ -217,19 +217,16 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
 def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
     """Sent to the whole group, as a terminal does."""
     command = [sys.executable, "-c", "from dpsqlp.cli import main; main()", "experiment"]
-    process = subprocess.Popen(
+    with started(
         [*command, "synthetic", "--units", "200000", "--runs", "50"],
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/output/*.parquet")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    printed, said = process.communicate(timeout=30)
+    ) as process:
+        until(lambda: list(tmp_path.glob("*/output/*.parquet")), process)
+        os.killpg(process.pid, signal.SIGINT)
+        printed, said = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130
     assert said.splitlines()[-1] == "Interrupted."
     assert "Traceback" not in said

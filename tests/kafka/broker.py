@@ -37,9 +37,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ports import free_ports
+from processes import WAIT_SECONDS
 
 JARS = Path(__file__).parents[2] / ".services" / "kafka"
-WAIT_SECONDS = 60
 USER, PASSWORD = "reader", "right"
 
 

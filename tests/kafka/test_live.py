@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from kafka.broker import Broker
 from postgres.cluster import Cluster, in_sql
 from postgres.conftest import cluster, server
+from processes import end, launch
 
 __all__ = ["cluster", "server"]  # fixtures
 
@@ -57,7 +57,7 @@ class Process:
     def _start(self) -> None:
         words = [sys.executable, str(Path(__file__).with_name("live.py")), str(self._folder)]
         with (self._folder / "errors").open("ab") as errors:
-            self._process = subprocess.Popen(
+            self._process = launch(
                 words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -77,8 +77,7 @@ class Process:
         self._tell(at)
         if kill_after is not None:
             time.sleep(kill_after)
-            self._process.send_signal(signal.SIGKILL)
-            self._process.communicate()
+            end(self._process)
             self._start()
             self._tell(at)
         assert self._process.stdout is not None
@@ -86,10 +85,9 @@ class Process:
         assert answer, (self._folder / "errors").read_text()[-3000:]
         return int(answer)
 
-    def end(self) -> None:
-        with suppress(BrokenPipeError):
-            self._process.communicate(timeout=60)
-        self._process.kill()
+    def close(self) -> None:
+        """End it, wherever it is."""
+        end(self._process)
 
 
 def views(trigger: int) -> Iterator[dict[str, Any]]:
@@ -112,26 +110,27 @@ def run(folder: Path, broker: Broker, server: Cluster, name: str, disturbed: boo
     values = {"broker": broker.address, "topic": topic, "dsn": in_sql(server.dsn), "table": table}
     (folder / "query.sql").write_text(query(**values))
     broker.create(topic, 2)
-    process, dice = Process(folder), random.Random(7)
-    ran = []
-    for trigger in range(1, DAYS * 24 // STEP + 2):
-        bodies = list(views(trigger))
-        broker.send(topic, [*bodies[::2], b"no view"], 0)
-        broker.send(topic, bodies[1::2], 1)
-        backs: list[threading.Timer] = []
-        if disturbed and trigger % 6 == 3:
-            broker.kill()
-            backs.append(threading.Timer(1.5, broker.start))
-        if disturbed and trigger % 4 == 2:
-            server.kill()
-            backs.append(threading.Timer(1.5, server.start))
-        for back in backs:
-            back.start()
-        killed = dice.uniform(0, 0.4) if disturbed and trigger % 2 else None
-        ran.append(process.run(START + trigger * STEP * HOUR, killed))
-        for back in backs:
-            back.join()
-    process.end()
+    ran, dice = [], random.Random(7)
+    with closing(Process(folder)) as process:
+        for trigger in range(1, DAYS * 24 // STEP + 2):
+            bodies = list(views(trigger))
+            broker.send(topic, [*bodies[::2], b"no view"], 0)
+            broker.send(topic, bodies[1::2], 1)
+            backs: list[threading.Timer] = []
+            if disturbed and trigger % 6 == 3:
+                broker.kill()
+                backs.append(threading.Timer(1.5, broker.start))
+            if disturbed and trigger % 4 == 2:
+                server.kill()
+                backs.append(threading.Timer(1.5, server.start))
+            for back in backs:
+                back.start()
+            killed = dice.uniform(0, 0.4) if disturbed and trigger % 2 else None
+            try:
+                ran.append(process.run(START + trigger * STEP * HOUR, killed))
+            finally:
+                for back in backs:
+                    back.join()
     assert ran == list(range(ran[0], ran[0] + len(ran)))
     letters = sorted(file.name for file in (folder / "dead").iterdir())
     assert len(letters) == len(ran)

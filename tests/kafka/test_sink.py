@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ from dpsqlp.errors import PlanError, SinkError, UnavailableError
 from dpsqlp.sinks.kafka import KafkaSink
 from dpsqlp.sql import connect
 from kafka.broker import Broker, Registry
+from processes import WAIT_SECONDS, started
 
 PIPELINE = "p" * 32
 
@@ -203,20 +203,19 @@ def test_a_broker_that_is_killed_in_mid_stream(
         broker.settle(name)
     monkeypatch.setattr(clients, "SECONDS", 2.0)
     broker.kill()
-    back = threading.Timer(3, broker.start)
+    with pytest.raises(UnavailableError):
+        sink.emit(2, release(2))
+    back = threading.Thread(target=broker.start)
     back.start()
-    waited = 0
     for trigger in (2, 3):
         while True:
             try:
                 sink.emit(trigger, release(trigger))
                 break
             except UnavailableError:
-                waited += 1
                 time.sleep(0.2)
     back.join()
     sink.close()
-    assert waited > 0
     assert published(broker, topic) == expected(1, 2, 3)
 
 
@@ -257,20 +256,21 @@ def test_a_process_that_is_killed_anywhere(broker: Broker, topic: str, tmp_path:
     environment = {"PYTHONPATH": ":".join(sys.path)}
     for killed in [True] * 6 + [False]:
         words = [sys.executable, "-c", WRITER, broker.address, topic, str(begun), str(end)]
-        with errors.open("wb") as log:
-            process = subprocess.Popen(
+        with (
+            errors.open("wb") as log,
+            started(
                 words, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
-            )
-        assert process.stdout is not None
-        if killed:
-            lines = [process.stdout.readline() for _ in range(moments.randint(1, 3))]
-            assert all(lines), errors.read_text()
-            time.sleep(moments.uniform(0, 0.15))
-            process.send_signal(signal.SIGKILL)
-            begun = int(("".join(lines) + process.communicate(timeout=60)[0]).split()[-1])
-        else:
-            process.communicate(timeout=60)
-            assert process.returncode == 0, errors.read_text()
+            ) as process,
+        ):
+            if killed:
+                lines = [process.stdout.readline() for _ in range(moments.randint(1, 3))]
+                assert all(lines), errors.read_text()
+                time.sleep(moments.uniform(0, 0.15))
+                process.kill()
+                begun = int(("".join(lines) + process.communicate()[0]).split()[-1])
+            else:
+                process.communicate(timeout=WAIT_SECONDS)
+                assert process.returncode == 0, errors.read_text()
     assert published(broker, topic) == expected(*range(1, end))
 
 

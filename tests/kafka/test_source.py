@@ -30,6 +30,7 @@ from dpsqlp.sources.kafka import KafkaSource
 from dpsqlp.sql.query import SourceDef
 from kafka.broker import PASSWORD, USER, Broker, Registry
 from ports import free_ports
+from processes import WAIT_SECONDS
 from running import at
 
 COLUMNS = (("unit", "TEXT"), ("k", "BIGINT"), ("ts", "TIMESTAMP"))
@@ -63,7 +64,7 @@ def record(unit: str) -> dict[str, Any]:
 
 def taken(source: KafkaSource, position: Any) -> Any:
     """What a transaction gave, which shows a moment after it has ended."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         records = planned(source, position, 2)
         if any(first < end for _, first, end in records["ranges"]):
@@ -152,7 +153,7 @@ def test_a_compacted_topic_has_gaps(broker: Broker, topic: str) -> None:
         broker.send(topic, [record(f"u{number}")], key=b"same")
         time.sleep(0.1)
     range_ = planned(source, source.begin(), 1)
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + WAIT_SECONDS
     while len(found := units(source, range_)) > 3 and time.monotonic() < deadline:
         broker.send(topic, [record("later")], key=b"other")  # closes the segment
         time.sleep(0.3)

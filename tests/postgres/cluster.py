@@ -18,8 +18,8 @@ from typing import Any, cast
 import psycopg
 
 from ports import free_ports
+from processes import WAIT_SECONDS
 
-WAIT_SECONDS = 60
 PASSWORD = "it's a \\ test"
 SETTINGS = {
     "fsync": "off",  # processes are killed here, machines are not

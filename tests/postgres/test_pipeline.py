@@ -103,24 +103,27 @@ def test_a_server_killed_at_random_moments(worker: Worker, server: Cluster, tmp_
     pipeline = begun(tmp_path, 4)
     assert worker.run(into(pipeline, "whole", server.dsn)) == 0
     expected = rows_of(server, "whole")
-    folder, ended, kills = into(pipeline, "killed", server.dsn), threading.Event(), []
-    dice = random.Random(5)
+    dice, longest, kills = random.Random(5), 0.5, 0
+    while not kills:  # a run may be over before
+        folder, ended = into(pipeline, "killed", server.dsn), threading.Event()
+        server.run("DROP TABLE IF EXISTS killed CASCADE")
 
-    def kill() -> None:
-        while not ended.wait(dice.uniform(0.05, 0.5)) and len(kills) < 4:
-            server.kill()
-            kills.append(1)
-            server.start()
+        def kill(ended: threading.Event, longest: float) -> None:
+            nonlocal kills
+            while not ended.wait(dice.uniform(0.1, 1) * longest) and kills < 4:
+                server.kill()
+                kills += 1
+                server.start()
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        assert worker.run(folder) == 0
-    finally:
-        ended.set()
-        thread.join()
-    assert kills
-    assert rows_of(server, "killed") == expected
+        thread = threading.Thread(target=kill, args=(ended, longest))
+        thread.start()
+        try:
+            assert worker.run(folder) == 0
+        finally:
+            ended.set()
+            thread.join()
+        assert rows_of(server, "killed") == expected
+        longest /= 2
 
 
 def fill(server: Cluster, table: str, part: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import time
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -24,6 +23,7 @@ from dpsqlp.sources.pushed import PushedSource, StandardInput, as_table
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
+from processes import WAIT_SECONDS, until
 from running import at
 from state.disks import FakeDisk
 
@@ -41,7 +41,7 @@ def read(source: PushedSource, records: Any) -> list[tuple[Any, ...]]:
 
 def standard_input(storage: LocalStorage, data: bytes) -> StandardInput:
     source = StandardInput(SOURCE, storage, lambda: 0, io.BytesIO(data))
-    assert source.ended.wait(10)
+    assert source.ended.wait(WAIT_SECONDS)
     return source
 
 
@@ -56,12 +56,11 @@ def test_lines_are_spooled_and_read_twice(tmp_path: Path) -> None:
     with os.fdopen(reading, "rb", buffering=0) as stream:
         source = StandardInput(SOURCE, storage, lambda: 0, stream)
         os.write(writing, line("u", 1, "2024-01-01") + b"\n" + line("v", 2)[:9])
-        while not source._arrived:
-            time.sleep(0.001)
+        until(lambda: source._arrived)
         first = source.cut(None, at(1))
         os.write(writing, line("v", 2)[9:])
         os.close(writing)
-        assert source.ended.wait(10)
+        assert source.ended.wait(WAIT_SECONDS)
         assert not source.exhausted
         second = source.cut(None, at(2))
         assert source.exhausted
@@ -126,7 +125,7 @@ def test_a_line_without_end_takes_neither_time_nor_memory(tmp_path: Path) -> Non
     tracemalloc.start()
     try:
         source = StandardInput(SOURCE, LocalStorage(tmp_path), lambda: 0, stream)
-        assert source.ended.wait(20)
+        assert source.ended.wait(WAIT_SECONDS)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -218,7 +217,7 @@ def test_spools_are_forgotten(tmp_path: Path) -> None:
 def test_one_trigger_runs_after_the_end_with_lines_or_without(data: bytes, tmp_path: Path) -> None:
     """Whether the last trigger runs must not show whether somebody sent a line."""
     source = standard_input(LocalStorage(tmp_path), data)
-    assert source.ended.wait(5)
+    assert source.ended.wait(WAIT_SECONDS)
     assert not source.exhausted
     source.cut(None, at(1))
     assert source.exhausted

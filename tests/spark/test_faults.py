@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dpsqlp.entropy.secret import Secret
+from processes import descendants, kill
 from running import SECRET, START
 from spark.pairs import ALL, begin, local_engine, published, run, step, tables
 from spark.queries import CASES
-from spark.servers import WAIT_SECONDS, Driver, cluster, descendants, kill
+from spark.servers import Driver, cluster
 
 pytestmark = pytest.mark.xdist_group("spark")
 TRIGGERS = 30 if ALL else 6
@@ -62,31 +61,27 @@ class Killer:
         every: int,
         until: int = TRIGGERS,
     ) -> None:
-        """Until the run ends, or so many triggers are published."""
-        driver.ask(folder=str(self.folder), name="spark", now=START, triggers=None)
-        answers: list[Any] = []
-
-        def wait() -> None:
-            with suppress(AssertionError):  # killed
-                answers.append(driver.answer())
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        seen = self._published()
-        while waiting.is_alive() and (now := self._published()) < until:
-            if now >= seen + every:
-                seen = now
-                time.sleep(self.dice.uniform(0, 1))
-                victims = [pid for root in roots for pid in descendants(root, named)]
-                if victims:
-                    kill(self.dice.choice(victims))
-                    self.killed += 1
-            time.sleep(0.05)
-        if until < TRIGGERS:
-            time.sleep(self.dice.uniform(0, 1))
+        """Until the run ends, or so many triggers are published; then the driver is killed."""
+        while self._published() < min(until, TRIGGERS - every):
+            self._ask(driver, every)
+            self._kill_below(roots, named)
+            assert driver.answer() is None
+        self._ask(driver, None)
+        self._kill_below(roots, named)
+        if until == TRIGGERS:
+            assert driver.answer() is None
+        else:
             kill(driver.process.pid)
-        waiting.join(WAIT_SECONDS)
-        assert answers == ([None] if until == TRIGGERS else [])
+
+    def _ask(self, driver: Driver, triggers: int | None) -> None:
+        driver.ask(folder=str(self.folder), name="spark", now=START, triggers=triggers)
+
+    def _kill_below(self, roots: list[int], named: str) -> None:
+        time.sleep(self.dice.uniform(0, 1))
+        victims = [pid for root in roots for pid in descendants(root, named)]
+        if victims:
+            kill(self.dice.choice(victims))
+            self.killed += 1
 
     def _published(self) -> int:
         return len(list((self.folder / "spark-out").glob("*.arrow")))

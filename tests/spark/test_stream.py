@@ -6,10 +6,7 @@ import json
 import os
 import pickle
 import shutil
-import signal
-import subprocess
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -32,6 +29,7 @@ from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql import compile_script
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
+from processes import started, until
 from running import MINUTE, SECRET, START, Collected, FakeClock, Record, at, script, table
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -448,27 +446,15 @@ def test_a_real_stream_survives_its_driver(tmp_path: Path) -> None:
             found.append(rows[0]["n"] if rows else 0)
         return found
 
-    def wait_for(wanted: int) -> None:
-        deadline = time.monotonic() + 400
-        while not (found := counts()) or abs(found[-1] - wanted) > 100:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.2)
-
     command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     for round_number in (1, 2):
         arrive(round_number)
         with (
             (tmp_path / "driver.log").open("ab") as log,
-            subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, start_new_session=True
-            ) as driver,
+            started(command, env=environment, stdout=log, stderr=log) as driver,
         ):
-            try:
-                wait_for(units)
-                settled = len(counts())
-                while len(counts()) < settled + 1:  # silence makes triggers too
-                    time.sleep(0.2)
-            finally:
-                os.killpg(driver.pid, signal.SIGKILL)
+            until(lambda: counts() and abs(counts()[-1] - units) <= 100, driver)
+            seen = len(counts())
+            until(lambda seen=seen: len(counts()) > seen, driver)  # silence makes triggers too
     assert abs(counts()[-1] - 2000) < 100

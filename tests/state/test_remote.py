@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from dpsqlp.state import remote
 from dpsqlp.state.remote import ObjectStorage, below, storage_at
 from dpsqlp.state.storage import LocalStorage
 from plans import make_batch, make_plan
+from processes import until
 from state.test_journal import run_to_end
 
 
@@ -69,9 +69,31 @@ class Bucket(fs.FileSystemHandler):
     delete_root_dir_contents = move = copy_file = open_input_file = open_append_stream = _unused
 
 
+class Clock:
+    """What the module asks of `time`; it goes on when told."""
+
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    monkeypatch.setattr(remote, "_SETTLING_SECONDS", 0.01)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(remote, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def bucket(clock: Clock) -> Bucket:
     return Bucket()
 
 
@@ -101,15 +123,16 @@ def test_one_writer_at_a_time(bucket: Bucket) -> None:
     assert bucket.objects == {}
 
 
-def test_a_lease_that_ran_out_can_be_taken(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_ran_out_can_be_taken(
+    bucket: Bucket, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A writer that died is waited for; one that only slept can write no more."""
     slept = storage(bucket)
-    monkeypatch.setattr(remote, "_LEASE_SECONDS", 2)
     held = slept.lock()
     monkeypatch.setattr(slept, "_renew_until", lambda ended: ended.wait())
     held.__enter__()
     slept.put("x", [b"1"])
-    time.sleep(2.5)
+    clock.now += remote._LEASE_SECONDS + 0.1
     with storage(bucket).lock():
         with pytest.raises(StateError, match="Another process"):
             slept.put("x", [b"2"])
@@ -118,24 +141,27 @@ def test_a_lease_that_ran_out_can_be_taken(bucket: Bucket, monkeypatch: pytest.M
     assert bucket.objects == {"b/state/x": b"1"}
 
 
-def test_a_lease_is_renewed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_renewed(bucket: Bucket, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_LEASE_SECONDS", 4)
+    monkeypatch.setattr(remote, "_SETTLING_SECONDS", 0)
     with storage(bucket).lock():
-        time.sleep(5)
+        for _ in range(2):
+            clock.now += 2.9
+            lease = f"{clock.now + 4}"
+            until(lambda lease=lease: lease in bucket.objects["b/state/lease.json"].decode())
         with pytest.raises(StateError, match="Another process"), storage(bucket).lock():
             pass
 
 
 def test_one_that_slept_too_long_writes_no_more(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while nobody else has the lease: somebody may take it at any moment."""
-    monkeypatch.setattr(remote, "_LEASE_SECONDS", 2)
     slept = storage(bucket)
     monkeypatch.setattr(slept, "_renew_until", lambda ended: ended.wait())
     with slept.lock():
         slept.put("x", [b"1"])
-        time.sleep(2.5)
+        clock.now += 0.75 * remote._LEASE_SECONDS + 0.1
         with pytest.raises(StateError, match="Another process"):
             slept.put("x", [b"2"])
     assert bucket.objects == {"b/state/x": b"1"}

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,8 +54,11 @@ def start_session(master: str | None = None) -> SparkSession:
     _check_java()
     # Four attempts: without a number Spark on one machine does not retry a task.
     master = master or "local[*,4]"
+    handler = signal.getsignal(signal.SIGINT)
     with spoken(f"start with the master {master}"):
-        return SparkSession.builder.master(master).appName("dpsqlp").getOrCreate()
+        session = SparkSession.builder.master(master).appName("dpsqlp").getOrCreate()
+    signal.signal(signal.SIGINT, handler)  # Spark's own would cut a trigger short
+    return session
 
 
 @contextmanager
