@@ -1755,7 +1755,40 @@ TOKEN = "dashboard/test_security.py::test_a_token_is_asked_for"
 OWN = "1: nothing shown depends on unreleased data"
 LOOKERS = "the page: who may look"
 
+ROWS = "engines/test_rows.py::"
 STOPS = [
+    Break(
+        "a row that fails in spite of TRY stops the run",
+        "2: an expression that fails on a row never aborts",
+        "engines/rows.py",
+        "except duckdb.Error:  # of a row, or of the source; the database may be lost",
+        "except duckdb.ConversionException:",
+        ROWS + "test_other_rows_are_released_as_without_the_failing_ones",
+    ),
+    Break(
+        "a row is dropped with those beside it",
+        "2: the row query maps each row by itself",
+        "engines/rows.py",
+        "if piece.num_rows == 1:",
+        "if piece.num_rows <= 2:",
+        ROWS + "test_exactly_the_failing_rows_are_dropped",
+    ),
+    Break(
+        "memory that many rows take drops one",
+        "2: the row query maps each row by itself",
+        "engines/rows.py",
+        "length = max(piece.num_rows // 2, 1)",
+        "start, length = start + 1, max(piece.num_rows // 2, 1)",
+        ROWS + "test_rows_that_fail_only_together_are_kept",
+    ),
+    Break(
+        "the text of a late error is shown",
+        "1: no record shows up in an error",
+        "engines/rows.py",
+        'raise duckdb.Error("It failed.") from None',
+        "raise",
+        ROWS + "test_what_fails_late_says_nothing_about_a_record",
+    ),
     Break(
         "rows of a file skipped by its statistics",
         "2: the row query maps each input row by itself",

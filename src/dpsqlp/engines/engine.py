@@ -47,7 +47,10 @@ class Engine(ABC):
     """One query, its state, its source and its sink."""
 
     _each: Each = map
-    records: int | None = None  # read so far, if known: for the operator alone, never published
+    # Read so far, and dropped because the query failed on them, if known: for the operator alone,
+    # never published.
+    records: int | None = None
+    dropped: int | None = None
 
     def __init__(
         self,
