@@ -369,13 +369,13 @@ def test_an_intent_holds_no_record(finished: Path) -> None:
     """It names files and times alone."""
     state = opened_folder(finished / "state" / "t", secret_of(finished))
     body = json.loads(state.get("intent.json") or b"")
-    assert set(body) == {"trigger", "records", "fingerprint", "instance"}
+    assert set(body) == {"trigger", "records"}
     assert set(body["records"]) == {"files", "span"}
     assert body["records"]["span"][1] - body["records"]["span"][0] == QUARTER
 
 
 def test_a_new_state_in_a_used_folder_is_refused(tmp_path: Path) -> None:
-    assert set(body) == {"trigger", "records"}
+    """A folder with other files is no place for a state."""
     sql = script(source="connector = 'python'")
     (tmp_path / "state" / "t").mkdir(parents=True)
     (tmp_path / "state" / "t" / "notes.txt").write_text("mine")

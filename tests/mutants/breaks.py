@@ -1129,6 +1129,76 @@ SEALS = "entropy/test_seal.py::"
 DAMAGE = "crash/test_damage.py::"
 SINKS = "sinks/test_sinks.py::"
 
+SLOW = "engines/test_cuts.py::test_a_slow_unit_moves_nobody"
+CUTS = [
+    Break(
+        "a trigger reads up to now",
+        "1: a trigger that runs late reads up to its own cut",
+        "engines/engine.py",
+        "        return self.cuts.records(trigger)\n",
+        "        return self.source.cut(\n"
+        "            self._position, GridTime(trigger, self.clock.now(), math.inf)\n"
+        "        )\n",
+        SLOW + "[files-False]",
+    ),
+    Break(
+        "cuts kept in memory",
+        "1: a cut is made durable when it is taken",
+        "state/journal.py",
+        "self._put(_cut_name(cut.trigger), asdict(cut))",
+        "asdict(cut)",
+        SLOW + "[files-True]",
+    ),
+    Break(
+        "no cut while the worker is busy",
+        "1: by something that does not wait for the work",
+        "engines/cuts.py",
+        "if self._has_come(following) and not self._source.keeps_arrival_times:",
+        "if self._waiting:",
+        SLOW + "[stdin-False]",
+    ),
+    Break(
+        "an answer after the next grid time is a cut",
+        "1: a source that did not answer before the next grid time has no cut",
+        "engines/cuts.py",
+        "if not self._source.keeps_arrival_times and self._has_come(before):",
+        "if False:",
+        "engines/test_local.py::test_an_answer_after_the_next_grid_time_is_of_no_use",
+    ),
+    Break(
+        "a grid time at which no process ran is cut later",
+        "1: grid times at which no process ran have no cut",
+        "engines/cuts.py",
+        "trigger = max(self.decided, self._schedule.current(now - 1)) + 1",
+        "trigger = max(self.decided, self._schedule.current(now) - 1) + 1",
+        "engines/test_local.py::test_missed_triggers_run_empty_and_the_next_takes_their_records",
+    ),
+    Break(
+        "lines belong to the trigger that finds them",
+        "1: which trigger a record belongs to follows from its own arrival time",
+        "sources/pushed.py",
+        "takewhile(lambda part: part[0] <= at.time, self._arrived)",
+        "takewhile(lambda part: True, self._arrived)",
+        "sources/test_pushed.py::test_a_line_belongs_to_the_trigger_that_is_due_after_it",
+    ),
+    Break(
+        "a lost cut is not noticed",
+        "6: a retry replays exactly that range",
+        "engines/cuts.py",
+        "if not cut.follows(self._position):",
+        "if False:",
+        "engines/test_cuts.py::test_a_cut_that_is_missing_between_others_is_refused",
+    ),
+    Break(
+        "spools of cuts that wait are swept",
+        "1: a cut is made durable when it is taken",
+        "engines/engine.py",
+        "sweep_spools(storage, [*waiting, pending and pending.records])",
+        "sweep_spools(storage, [pending and pending.records])",
+        SLOW + "[stdin-True]",
+    ),
+]
+
 SEALING = [
     Break(
         "sealing off",
@@ -2002,6 +2072,7 @@ BREAKS = [
     *ADMISSION,
     *RELEASE,
     *DURABILITY,
+    *CUTS,
     *SEALING,
     *SPARK,
     *KAFKA,

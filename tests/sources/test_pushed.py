@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -69,6 +70,19 @@ def test_lines_are_spooled_and_read_twice(tmp_path: Path) -> None:
         assert read(again, first) == [("u", 1, "2024-01-01 00:00:00")]
         assert read(again, second) == [("v", 2, None)]
     assert read(again, None) == []
+
+
+def test_a_line_belongs_to_the_trigger_that_is_due_after_it(tmp_path: Path) -> None:
+    """By when it came, however late the cut is made; the end of the input too."""
+    times = iter([10, 20, 21])
+    stream = Mock(read=Mock(side_effect=[line("u", 1) + b"\n", line("v", 2), b""]))
+    source = StandardInput(SOURCE, LocalStorage(tmp_path), lambda: next(times), stream)
+    assert source.ended.wait(WAIT_SECONDS)
+    found = []
+    for trigger, time in enumerate([9, 10, 19, 20, 21], 1):
+        found.append(read(source, source.cut(None, at(trigger, time))))
+        assert source.exhausted == (time == 21)
+    assert found == [[], [("u", 1, None)], [], [("v", 2, None)], []]
 
 
 def test_broken_lines_become_nulls(tmp_path: Path) -> None:

@@ -387,7 +387,10 @@ def test_a_table_is_no_stream(spark: Any) -> None:
 
 def test_where_releases_go_is_said_once(spark: Any, tmp_path: Path) -> None:
     frame = stream(spark, tmp_path)
-    places = {"state": tmp_path / "state", "secret": tmp_path / "secret"}
+    places: dict[str, Any] = {"state": tmp_path / "state", "secret": tmp_path / "secret"}
+    with pytest.raises(PlanError, match=r"not the clock, decides.*unprotected_batches=True"):
+        dpsqlp.spark.start(frame, script(source=PYTHON), **places)
+    places["unprotected_batches"] = True
     with pytest.raises(PlanError, match="Say where"):
         dpsqlp.spark.start(frame, script(source=PYTHON), **places)
     sql = script(source=PYTHON, sink="connector = 'stdout'")
@@ -408,7 +411,7 @@ spark = (SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "f
          .config("spark.log.level", "OFF").getOrCreate())
 frame = spark.readStream.schema("unit STRING, k STRING").parquet(folder + "/in")
 query = dpsqlp.spark.start(frame, open(folder + "/query.sql").read(), state=folder + "/state",
-                           secret=folder + "/secret", shards=2)
+                           secret=folder + "/secret", shards=2, unprotected_batches=True)
 print("started", flush=True)
 query.awaitTermination()
 """

@@ -24,6 +24,8 @@ from dpsqlp.state.storage import LocalStorage, Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dpsqlp.engines.spark.engine import SparkSource
+
 
 def open_engine(
     sink: SinkDef,
@@ -54,21 +56,36 @@ def open_spark_engine(
     folder: Path,
     shards: int,
     output: Sink | None = None,
+    clock: Clock | None = None,
 ) -> Engine:
-    """The engine of one sink on Spark, over files."""
+    """The engine of one sink on Spark, over files or a topic."""
     from dpsqlp.engines.spark.engine import SparkEngine
-    from dpsqlp.engines.spark.sources import SparkFiles
 
     check_apart(secret, state)
     query = sink.query
-    if query.source.connector != "files":
-        raise PlanError(
-            f"The source {query.source.name} has the connector {query.source.connector!r}. On Spark"
-            " a script reads files; a stream is started from Python with dpsqlp.spark.start(...)."
-        )
     target = output or make_sink(sink.name, sink.options, folder)
-    source = SparkFiles(query.source, query.event_column, folder)
-    return SparkEngine(spark, query, state / sink.name, secret, source, target, shards=shards)
+    source = _spark_source(query, folder)
+    return SparkEngine(
+        spark, query, state / sink.name, secret, source, target, clock=clock, shards=shards
+    )
+
+
+def _spark_source(query: Query, folder: Path) -> SparkSource:
+    """The source of a query, as Spark reads it."""
+    source = replace(query.source, options=from_environment(query.source.options))
+    match source.connector:
+        case "files":
+            from dpsqlp.engines.spark.sources import SparkFiles
+
+            return SparkFiles(source, query.event_column, folder)
+        case "kafka":
+            from dpsqlp.engines.spark.topics import SparkKafka
+
+            return SparkKafka(source, folder)
+    raise PlanError(
+        f"The source {source.name} has the connector {source.connector!r}. On Spark a script reads"
+        " files or Kafka; a stream is started from Python with dpsqlp.spark.start(...)."
+    )
 
 
 def check_apart(secret: Path, state: Path) -> None:

@@ -46,7 +46,7 @@ class KafkaSource(Source):
         self._kafka = Kafka(options, SourceError)
         self._cutting = Kafka(options, SourceError)  # of its own: cuts do not wait for reading
         self._reader = Reader(self._kafka)
-        self._decode = _decoder(source, self._schema, folder)
+        self._decode = make_decoder(source, self._schema, folder)
         self._numbered = "schema_registry" in options
         self._dead_letters = DeadLetters(self._kafka, options, folder)
 
@@ -234,7 +234,7 @@ class Decoder(Protocol):
         """The records of known schemas, and the places of what cannot be read."""
 
 
-def _decoder(source: SourceDef, schema: pa.Schema, folder: Path) -> Decoder:
+def make_decoder(source: SourceDef, schema: pa.Schema, folder: Path) -> Decoder:
     """By the option format."""
     if source.options.get("format", "json") == "json":
         return JsonDecoder(source, schema)
