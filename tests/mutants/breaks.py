@@ -1253,7 +1253,7 @@ SEALING = [
         "entropy/seal.py",
         'return len(name.encode()).to_bytes(4, "big") + name.encode() + public',
         "return public",
-        DAMAGE + "test_files_that_were_swapped_are_refused",
+        SEALS + "test_a_file_of_another_name_is_refused",
     ),
     Break(
         "a file is not bound to its instance",

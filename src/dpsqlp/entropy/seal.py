@@ -29,7 +29,7 @@ from dpsqlp.entropy.secret import Secret
 SEAL_BYTES = 32
 _TAG_BYTES = 16
 _NONCE = bytes(12)
-_CHUNK_BYTES = 1 << 22
+_CHUNK_BYTES = 1 << 20  # of larger pieces the memory is fetched anew each time
 
 Parts = Sequence[bytes | memoryview]
 
