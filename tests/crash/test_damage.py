@@ -369,7 +369,7 @@ def test_an_intent_holds_no_record(finished: Path) -> None:
     """It names files and times alone."""
     state = opened_folder(finished / "state" / "t", secret_of(finished))
     body = json.loads(state.get("intent.json") or b"")
-    assert set(body) == {"trigger", "records"}
+    assert set(body) == {"trigger", "records", "left_behind", "fingerprint"}
     assert set(body["records"]) == {"files", "span"}
     assert body["records"]["span"][1] - body["records"]["span"][0] == QUARTER
 

@@ -8,9 +8,23 @@ from pathlib import Path
 import pytest
 
 import slow
+from dpsqlp.cli.inspection import inspection
 from dpsqlp.entropy.secret import Secret
-from dpsqlp.errors import StateError
-from running import MINUTE, SECRET, START, FakeClock, made, step
+from dpsqlp.errors import SourceError, StateError
+from running import (
+    HOUR,
+    MINUTE,
+    SECRET,
+    START,
+    Collected,
+    FakeClock,
+    Record,
+    made,
+    replay,
+    script,
+    step,
+    write,
+)
 
 Make = Callable[[Path], slow.Feed]
 
@@ -62,3 +76,40 @@ def test_a_cut_that_is_missing_between_others_is_refused(tmp_path: Path) -> None
     assert not engine.ready
     assert not list(kept.iterdir())
     engine.close()
+
+
+@pytest.mark.parametrize("on_event_time", [False, True])
+def test_a_file_that_cannot_be_read_can_be_left_behind(on_event_time: bool, tmp_path: Path) -> None:
+    """The trigger that has begun with it goes on without it, and so do the ones after."""
+    good, bad, later = (tmp_path / "in" / f"{name}.parquet" for name in ("good", "bad", "later"))
+    crowd: list[Record] = [(f"u{number}", "a", 1.0, START + MINUTE) for number in range(20)]
+    write(good, crowd)
+    write(bad, [(f"u{number}", "b", 1.0, START + MINUTE) for number in range(20)])
+    data = bytearray(bad.read_bytes())
+    data[4:64] = bytes(60)  # a page, not the footer
+    bad.write_bytes(data)
+    source = f"connector = 'files', path = 'in/*.parquet', follow = {not on_event_time}"
+    sql = script(source=source)
+    if on_event_time:
+        sql = script(source=source.partition(", follow")[0], emit=replay(START, START + HOUR))
+    engine = made(tmp_path, sql, clock=FakeClock(START))
+    first = engine.next_trigger
+    assert not engine.leave_behind(str(bad))  # nothing has begun
+    if not on_event_time:
+        engine.cut(first)
+        write(later, crowd)
+        engine.cut(first + 1)
+    with pytest.raises(SourceError, match="leave-behind-unprotected"):
+        step(engine)
+    engine.close()
+    engine = made(tmp_path, sql, clock=FakeClock(START))
+    assert not engine.leave_behind(str(later))
+    assert engine.leave_behind(str(bad))
+    engine.close()
+    engine = made(tmp_path, sql, clock=FakeClock(START))  # the decision is in the state
+    assert [step(engine).trigger for _ in range(4)] == list(range(first, first + 4))
+    assert engine.journal.manifest.inputs_left_behind == 1
+    assert isinstance(engine.sink, Collected)
+    assert {row["k"] for release in engine.sink.releases for row in release.to_pylist()} == {"a"}
+    engine.close()
+    assert "1 input that could not be read: not protected" in inspection(tmp_path / "state")

@@ -19,7 +19,19 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import show
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
-from running import HOUR, MINUTE, SECRET, START, FakeClock, Record, made, replay, run_all, script
+from running import (
+    HOUR,
+    MINUTE,
+    SECRET,
+    START,
+    FakeClock,
+    Record,
+    made,
+    replay,
+    run_all,
+    script,
+    step,
+)
 from running import write as write_file
 
 BUCKETS = "TIME_BUCKET(TO_MINUTES(CAST(x AS BIGINT)), ts) AS b, COUNT(*) AS n"  # fails at x = 0
@@ -75,7 +87,7 @@ def test_a_retry_drops_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             engine = made(folder, sql)
             monkeypatch.setattr(engine, "_compute", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
-                engine.step()
+                step(engine)
             engine.close()
         runs[name] = run_all(made(folder, sql))
     assert runs["once"] == runs["again"]
@@ -210,7 +222,7 @@ def test_a_damaged_file_is_no_failing_row(tmp_path: Path) -> None:
     engine = made(tmp_path, script(select=BUCKETS, group="b"))
     engine.clock = FakeClock(engine.schedule.due(engine.next_trigger))
     with pytest.raises(SourceError, match=r"a\.parquet cannot be read"):
-        engine.step()
+        step(engine)
     engine.close()
 
 

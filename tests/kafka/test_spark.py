@@ -110,7 +110,7 @@ CREATE SOURCE s (unit TEXT, k TEXT, x DOUBLE, ts TIMESTAMP, flags BOOLEAN, price
   WITH (connector = 'kafka', brokers = '{broker}', topic = '{topic}'{options});
 CREATE SINK pages WITH (connector = 'jsonl', path = '{out}') AS
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 40, delta = 1e-3, privacy_unit_column = unit,
-  max_rows_contributed = 4) k, COUNT(*) AS n,
+  max_rows_contributed = 4) k, flags, COUNT(*) AS n,
   SUM(x, contribution_bounds_per_row => (-1, 5)) AS total,
   SUM(CAST(price AS DOUBLE), contribution_bounds_per_row => (0, 9)) AS spent
 FROM s GROUP BY k, flags EMIT EVERY INTERVAL 15 MINUTES FOR 6 TRIGGERS;

@@ -21,7 +21,7 @@ from dpsqlp.sql import compile_script
 from dpsqlp.state import shards
 from dpsqlp.state.sealed import SealedStorage, read_public
 from dpsqlp.state.storage import LocalStorage
-from running import MINUTE, SECRET, START, FakeClock, Record, made, script, table
+from running import MINUTE, SECRET, START, FakeClock, Record, made, script, step, table
 from state.disks import Crash, FakeDisk
 from state.sealing import unlocked
 
@@ -72,7 +72,7 @@ def run_once(disk: FakeDisk) -> None:
         source.push(table(arrivals()))
         engine.clock.time = START + 16 * MINUTE  # type: ignore[attr-defined]
         with pytest.raises(UnavailableError):
-            engine.step()
+            step(engine)
     finally:
         engine.close()
 
@@ -170,7 +170,7 @@ def test_a_thief_of_the_folder_finds_no_string(tmp_path: Path) -> None:
     for trigger in range(1, 4):
         engine.source.push(table(arrivals()))
         engine.clock.time = START + trigger * 15 * MINUTE  # type: ignore[attr-defined]
-        engine.step()
+        step(engine)
         search()
     engine.close()
     assert {"pipeline.json", "manifest.json", "intent.json"} < searched
@@ -187,7 +187,9 @@ def test_the_public_parts_are_public_numbers_alone() -> None:
     assert manifest is not None
     public = {"plan", "instance", "secret_check", "created", "shards", "public"}
     assert set(pipeline) == public
-    assert set(manifest) == {"fingerprint", "instance", "trigger", "rows", "columns"}
+    assert set(manifest) == {
+        *("fingerprint", "instance", "trigger", "rows", "columns", "inputs_left_behind")
+    }
     assert manifest["rows"] == 1
     assert "n" in manifest["columns"]
 
@@ -211,7 +213,7 @@ def test_a_retry_writes_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
             disk.crash()
             engine, _ = engine_on(disk)
             with pytest.raises(UnavailableError):
-                engine.step()
+                step(engine)
             engine.close()
         else:
             run_once(disk)

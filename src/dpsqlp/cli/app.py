@@ -106,6 +106,15 @@ def run(
             " eyes only.",
         ),
     ] = False,
+    leave_behind_unprotected: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Go on without a file of the trigger that has begun, because it cannot be read."
+            " Whether it can may depend on its records: that it is missing is not protected. The"
+            " state records the decision. May be given several times.",
+        ),
+    ] = None,
     log: Annotated[
         Literal["text", "json"],
         typer.Option(help="What standard error gets: sentences, or a JSON object a line."),
@@ -151,6 +160,7 @@ def run(
             on_spark=engine == "spark",
             master=master,
             shards=shards or 8,
+            left_behind=leave_behind_unprotected or [],
             dashboard=dashboard,
             port=port,
             operator_metrics=operator_metrics,

@@ -82,6 +82,7 @@ def _lines(body: dict[str, Any], manifest: Public) -> list[tuple[str, str]]:
         ("created", moment(body["created"])),
         *_time(plan, body, manifest),
         *_release(manifest),
+        *_left_behind(manifest),
         ("plan", plan.fingerprint.hex()),
     ]
 
@@ -129,6 +130,14 @@ def _release(manifest: Public) -> list[tuple[str, str]]:
         ("last release", count(manifest["rows"], "row")),
         ("columns", ", ".join(manifest["columns"])),
     ]
+
+
+def _left_behind(manifest: Public) -> list[tuple[str, str]]:
+    """What the operator has accepted against the promise."""
+    inputs = manifest["inputs_left_behind"]
+    if not inputs:
+        return []
+    return [("left behind", f"{count(inputs, 'input')} that could not be read: not protected")]
 
 
 def _together(sinks: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:

@@ -144,6 +144,19 @@ class Engine(ABC):
         if trigger > self.cuts.decided:
             self.cuts.take(GridTime(trigger, self.clock.now(), math.inf))
 
+    def leave_behind(self, name: str) -> bool:
+        """Give up an input of the trigger that has begun and cannot be finished; False if it has
+        no such input. The decision is durable, and outside the promise.
+        """
+        intent = self._pending()
+        if intent is None or intent.records is None:
+            return False
+        records = self.source.leave_behind(intent.records, name)
+        if records is None:
+            return False
+        self.journal.intend(Intent(intent.trigger, records, (*intent.left_behind, name)))
+        return True
+
     def step(self) -> Progress:
         """Run the next trigger. If its server is away, the same step can be made again."""
         if self._unpublished is None:
@@ -170,8 +183,15 @@ class Engine(ABC):
         changes, releases = self._compute(trigger, records, position)
         table = self._release(releases())  # while threads write
         release = serialise(table)
-        shown = {"rows": table.num_rows, "columns": table.column_names}
-        self.journal.commit(changes, release, position, self._each, **shown)
+        self.journal.commit(
+            changes,
+            release,
+            position,
+            self._each,
+            rows=table.num_rows,
+            columns=table.column_names,
+            left_behind=len(intent.left_behind),
+        )
         self._unpublished, self._unfinished = release, False
         self._missed = intent.records is None
         self.source.forget(intent.records)

@@ -103,6 +103,7 @@ class LocalEngine(Engine):
             raise SourceError(
                 f"The records{named and f' of {named}'} cannot be read ({type(error).__name__})."
                 " Check that the source's columns and types are those of the data, and that no file"
-                " is damaged. The trigger has not run."
+                " is damaged: bring back a damaged one as it was, or give it up with"
+                " --leave-behind-unprotected. The trigger has not run."
             ) from None
         return len(batch.window), self.core.admit(batch, intent.trigger)

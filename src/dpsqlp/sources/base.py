@@ -82,6 +82,10 @@ class Source(Protocol):
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
 
+    def leave_behind(self, records: Any, name: str) -> Any:
+        """A range without one of its inputs, which counts as read; None if it has no such input."""
+        return None
+
     def named(self, records: Any) -> str:
         """What a range is read from, for a message; empty if that needs no name."""
         return ""

@@ -91,7 +91,17 @@ class FileSource(Source):
             return position
         if "span" in records:
             return {"files": records["files"]}
-        return {"taken": position["taken"] + [file[0] for file in records["files"]]}
+        read = [file[0] for file in records["files"]] + records.get("left_behind", [])
+        return {"taken": sorted({*position["taken"], *read})}
+
+    def leave_behind(self, records: Any, name: str) -> Any:
+        """A range without one of its files; on event time later spans are without it too."""
+        names = (os.path.abspath(name), os.path.realpath(name))
+        left = [file[0] for file in records["files"] if file[0] in names]
+        if not left:
+            return None
+        files = [file for file in records["files"] if file[0] not in left]
+        return {**records, "files": files, "left_behind": records.get("left_behind", []) + left}
 
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""

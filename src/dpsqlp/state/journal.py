@@ -48,7 +48,7 @@ from dpsqlp.tables.table import Table
 from dpsqlp.trigger import Each, Pipeline, Place, State, Step
 
 MANIFEST = "manifest.json"
-_PUBLIC = ("fingerprint", "instance", "trigger", "rows", "columns")
+_PUBLIC = ("fingerprint", "instance", "trigger", "rows", "columns", "inputs_left_behind")
 _CUT = re.compile(r"cuts/\d+\.json")
 _SWEPT = ("units/", "keys/", "selected/", "releases/")
 _ODD = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93], np.uint64)
@@ -60,6 +60,7 @@ class Intent:
 
     trigger: int
     records: Any  # the source's own description of an exact range, as JSON
+    left_behind: tuple[str, ...] = ()  # inputs that the operator has given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class Manifest:
     trigger: int | None = None
     rows: int | None = None  # of the last release
     columns: tuple[str, ...] = ()  # of the last release
+    inputs_left_behind: int = 0  # by the operator, over all triggers
     position: Any = None  # where the source goes on
     input_digest: str = ""
     release: File | None = None
@@ -175,11 +177,22 @@ class Journal:
         self.storage.delete(_cut_name(trigger))
 
     def _put(self, name: str, body: dict[str, Any]) -> None:
+        """Store an object of this plan."""
+        body = body | {"fingerprint": self.manifest.fingerprint}
         self.storage.put(name, [json.dumps(body, sort_keys=True).encode()])
 
     def _get(self, name: str) -> dict[str, Any] | None:
+        """An object, if it is there; refused if it is another plan's."""
         data = self.storage.get(name)
-        return None if data is None else json.loads(data)
+        if data is None:
+            return None
+        body: dict[str, Any] = json.loads(data)
+        if body.pop("fingerprint") != self.manifest.fingerprint:
+            raise StateError(
+                f"The state file {name} belongs to another pipeline. Two pipelines have used one"
+                " folder: restore each to its own."
+            )
+        return body
 
     def intend(self, intent: Intent) -> None:
         """Say what the next trigger will read, before it reads."""
@@ -193,7 +206,7 @@ class Journal:
         committed = self.manifest.trigger
         if committed is not None and body["trigger"] <= committed:
             return None
-        return Intent(body["trigger"], body["records"])
+        return Intent(body["trigger"], body["records"], tuple(body["left_behind"]))
 
     def save(self, state: State, step: Step, each: Each = map) -> Changes:
         """Write what a trigger changed; with threads, go on while they do."""
@@ -222,9 +235,11 @@ class Journal:
         *,
         rows: int = 0,
         columns: Sequence[str] = (),
+        left_behind: int = 0,
     ) -> None:
         """Make a trigger true: deltas and release, then the manifest. Nothing is sent before. The
-        rows and columns of the release are what everybody may know of it.
+        rows and columns of the release are what everybody may know of it, and how many inputs the
+        operator has left behind.
         """
         before = self.manifest.files()
         name = f"releases/{changes.trigger}.arrow"
@@ -241,6 +256,7 @@ class Journal:
             trigger=changes.trigger,
             rows=rows,
             columns=tuple(columns),
+            inputs_left_behind=self.manifest.inputs_left_behind + left_behind,
             position=position,
             tables=dict(changes.tables),
             input_digest=digest([text.encode() for text in changes.digests]),
