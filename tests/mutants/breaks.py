@@ -1826,6 +1826,7 @@ OWN = "1: nothing shown depends on unreleased data"
 LOOKERS = "the page: who may look"
 
 ROWS = "engines/test_rows.py::"
+GROWTH = "sql/test_growth.py::"
 STOPS = [
     Break(
         "a row that fails in spite of TRY stops the run",
@@ -1842,6 +1843,46 @@ STOPS = [
         "if piece.num_rows == 1:",
         "if piece.num_rows <= 2:",
         ROWS + "test_exactly_the_failing_rows_are_dropped",
+    ),
+    Break(
+        "a list of any length is unnested",
+        "2: one row cannot exhaust the memory and stop the run",
+        "sql/rows.py",
+        "return safe(exp.Case(ifs=[exp.If(this=short, true=node.copy())]))",
+        "return safe(node)",
+        GROWTH + "test_a_row_becomes_no_more_rows_than_it_may",
+    ),
+    Break(
+        "each UNNEST may make as many rows as all",
+        "2: one row cannot exhaust the memory and stop the run",
+        "sql/rows.py",
+        "int(ROWS_MAX ** (1 / max(unnests, 1)) + 1e-9)",
+        "ROWS_MAX",
+        GROWTH + "test_several_unnests_share_what_a_row_may_become",
+    ),
+    Break(
+        "keys of any length",
+        "2: one row cannot exhaust the memory and stop the run",
+        "sql/sink.py",
+        "        if kind in _LONG\n",
+        '        if kind == "BLOB"\n',
+        GROWTH + "test_a_unit_and_its_key_are_no_longer_than_they_may_be",
+    ),
+    Break(
+        "a row says how long a result is",
+        "2: one row cannot exhaust the memory and stop the run",
+        "sql/growth.py",
+        "return _is_constant(arguments[:1]) or _is_limited",
+        "return True or _is_limited",
+        GROWTH + "test_a_result_of_any_length_is_refused",
+    ),
+    Break(
+        "operators by their names as functions",
+        "2: one row cannot end the process",
+        "sql/database.py",
+        "if not _FUNCTION.fullmatch(name):",
+        "if False:",
+        GROWTH + "test_what_can_end_the_process_is_refused",
     ),
     Break(
         "memory that many rows take drops one",
