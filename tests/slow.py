@@ -7,6 +7,7 @@ for records to arrive is a `Feed`; files and standard input are here, servers be
 from __future__ import annotations
 
 import json
+import math
 import queue
 import threading
 import time
@@ -119,19 +120,19 @@ def lines(rows: list[Row]) -> bytes:
 def script(clause: str, interval: str, triggers: int = TRIGGERS) -> str:
     """A query whose row part takes as long as a record says."""
     return (
-        f"CREATE SOURCE s (unit TEXT, k TEXT, n BIGINT) WITH ({clause});"
+        f"CREATE SOURCE s (unit TEXT, k TEXT, x TEXT) WITH ({clause});"
         "CREATE SINK t WITH (connector = 'python') AS SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS"
         " (epsilon = 40, delta = 1e-3, privacy_unit_column = unit, max_rows_contributed = 10,"
         " max_rows_per_group = 4, max_selections_contributed = 3)"
         " k, COUNT(*) AS c FROM s"
-        " WHERE COALESCE(LIST_SUM(LIST_TRANSFORM(RANGE(n), lambda i: i % 7)), 0) >= 0"
+        " WHERE LEVENSHTEIN(x, REVERSE(x)) >= 0"  # takes the square of its length
         f" GROUP BY k EMIT EVERY INTERVAL {interval} FOR {triggers} TRIGGERS"
     )
 
 
 def crowd(trigger: int) -> list[Row]:
     """What others do before a trigger."""
-    return [{"unit": f"u{n}", "k": f"k{trigger % 3}", "n": 0} for n in range(30 + trigger)]
+    return [{"unit": f"u{n}", "k": f"k{trigger % 3}", "x": ""} for n in range(30 + trigger)]
 
 
 def seen_by_others(releases: list[pa.Table]) -> list[list[Row]]:
@@ -150,7 +151,7 @@ def run_virtual(folder: Path, feed: Feed, *, slow: bool, killed: bool = False) -
         (START + trigger * quarter - quarter // 2, arrive(trigger))
         for trigger in range(1, TRIGGERS + 1)
     ]
-    one: list[Row] = [{"unit": SLOW, "k": SLOW, "n": 0}]
+    one: list[Row] = [{"unit": SLOW, "k": SLOW, "x": ""}]
     if slow:
         halves.append((START + SLOW_AT * quarter - quarter // 2 - 1, lambda: feed.deliver(one)))
     clock = FakeClock(START, halves)
@@ -245,7 +246,7 @@ def run_real(
 
     stop, late = threading.Event(), list[int]()
     feeding = threading.Thread(
-        target=_deliver, args=(feeds, schedule, clock, _slow_number(2.5 * seconds), stop, late)
+        target=_deliver, args=(feeds, schedule, clock, _slow_length(3 * seconds), stop, late)
     )
     feeding.start()
     try:
@@ -266,7 +267,7 @@ def _deliver(
     feeds: list[Feed],
     schedule: Schedule,
     clock: SystemClock,
-    number: int,
+    length: int,
     stop: threading.Event,
     late: list[int],
 ) -> None:
@@ -275,20 +276,20 @@ def _deliver(
         begin, due = schedule.span(trigger)
         clock.wait((begin + due) // 2, stop)
         if trigger == SLOW_AT:
-            feeds[0].deliver([{"unit": SLOW, "k": SLOW, "n": number}])
+            feeds[0].deliver([{"unit": SLOW, "k": SLOW, "x": "ab" * length}])
         for feed in feeds:
             feed.deliver(crowd(trigger))
         if clock.now() > due - schedule.interval // 10:
             late.append(trigger)
 
 
-def _slow_number(seconds: float) -> int:
-    """What a record has to say to take so long."""
-    tried = 1_000_000
+def _slow_length(seconds: float) -> int:
+    """How many pairs of letters take so long."""
+    tried = 5_000
     with connect(config={"threads": 1}) as database:
         began = time.process_time()
-        database.execute(f"SELECT LIST_SUM(LIST_TRANSFORM(RANGE({tried}), lambda i: i % 7))")
-    return int(tried * seconds / (time.process_time() - began))
+        database.execute("SELECT LEVENSHTEIN(x, REVERSE(x)) FROM (SELECT ? AS x)", ["ab" * tried])
+    return int(tried * math.sqrt(seconds / (time.process_time() - began)))
 
 
 def check_real(folder: Path, make_feed: Callable[[Path], Feed]) -> float:

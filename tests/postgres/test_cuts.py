@@ -27,13 +27,13 @@ class Table(slow.Feed):
         )
         server.run(
             f"CREATE TABLE {name} (id bigint GENERATED ALWAYS AS IDENTITY, unit text, k text,"
-            " n bigint)"
+            " x text)"
         )
 
     def deliver(self, rows: list[slow.Row]) -> None:
         with self._server.connect() as connection:
             connection.cursor().executemany(
-                f"INSERT INTO {self._name} (unit, k, n) VALUES (%s, %s, %s)",
+                f"INSERT INTO {self._name} (unit, k, x) VALUES (%s, %s, %s)",
                 [tuple(row.values()) for row in rows],
             )
 

@@ -233,7 +233,7 @@ def test_a_batch_that_waits_lets_go_when_stopped(streamed: Streamed) -> None:
 def test_it_travels_without_the_secret(streamed: Streamed) -> None:
     """Spark Connect sends the function to the server: opened or not, it carries no secret."""
     streamed.batch(0, START + 15 * MINUTE, records(1, START + 15 * MINUTE))
-    streamed.batches.clock = FakeClock()
+    streamed.batches.clock = SystemClock()
     sent = pickle.dumps(streamed.batches)
     assert SECRET.key not in sent
     assert SECRET.key.hex().encode() not in sent
