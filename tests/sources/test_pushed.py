@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,6 +18,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dpsqlp.errors import SourceError, StateError
 from dpsqlp.sources.base import declared_schema, sweep_spools
@@ -31,6 +35,9 @@ from state.disks import FakeDisk
 COLUMNS = (("unit", "VARCHAR"), ("a \"b' c", "INTEGER"), ("ts", "TIMESTAMP"))
 SOURCE = SourceDef("s", COLUMNS, {})
 NAME = COLUMNS[1][0]
+
+PAIRS = pa.map_(pa.string(), pa.int64())
+TEXTS = pa.array([b"a", b"\xff", b"b"], pa.binary())
 
 
 def read(source: PushedSource, records: Any) -> list[tuple[Any, ...]]:
@@ -337,3 +344,80 @@ def test_json_is_json(tmp_path: Path) -> None:
         source.read(source.cut(None, at(1)), database)
         found = database.sql("SELECT CAST(j[1] AS TEXT), CAST(j.Page AS TEXT) FROM s").fetchall()
     assert found == [("20", None), (None, "1"), (None, None), (None, None)]
+
+
+@pytest.mark.parametrize("group", ["arrow", "pandas", "polars", "python"])
+def test_every_frame_is_taken_or_refused_in_words(group: str) -> None:
+    """And what becomes of a value does not depend on the others. In a process of its own: Arrow
+    aborts on some of these."""
+    command = [sys.executable, str(Path(__file__).with_name("frames.py")), group]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    lines = ran.stdout.splitlines()
+    assert ran.returncode == 0, (lines[-1], ran.stderr[-500:])
+    assert [line for line in lines if line.startswith("WRONG")] == []
+    _, taken, refused = lines[-1].split()
+    assert int(taken) > 10 * int(refused)
+
+
+@pytest.mark.parametrize(
+    ("kind", "poison"),
+    [
+        ("BIGINT[]", None),
+        ("BIGINT[2]", None),
+        ("MAP(TEXT, BIGINT)", [None]),
+        ("MAP(TEXT, BIGINT)", {None: 1}),
+        ("MAP(TEXT, BIGINT)[]", [[None]]),
+        ("STRUCT(a MAP(TEXT, BIGINT))", {"a": [None]}),
+    ],
+)
+def test_a_null_in_a_nested_column_is_its_own_loss(kind: str, poison: Any) -> None:
+    """Of the values of a dictionary; one of them ended the process."""
+    good = {"B": [1, 2], "M": {"k": 1}, "S": {"a": {"k": 1}}}[kind[0]]
+    good = [good] if kind.startswith("MAP") and kind.endswith("[]") else good
+    source = SourceDef("s", (("u", kind),), {})
+    column = as_table({"u": [good, poison, good]}, source, declared_schema(source)).column("u")
+    assert [value is None for value in column.to_pylist()] == [False, True, False]
+    assert column[0] == column[2]
+
+
+def test_a_frame_with_a_column_twice_is_refused() -> None:
+    source = SourceDef("s", (("u", "BIGINT"),), {})
+    with pytest.raises(SourceError, match="the column u twice"):
+        as_table(pa.table({"u": [1], "U": [2]}), source, declared_schema(source))
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text() | st.binary() | st.floats() | st.booleans(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.none() | st.text(), inner),
+        max_leaves=6,
+    ),
+    st.sampled_from(["BIGINT[]", "MAP(TEXT, BIGINT)", "STRUCT(k TEXT[])[]", "TEXT", "BIGINT[2]"]),
+)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_any_value_leaves_the_others_as_they_are(value: Any, kind: str) -> None:
+    source = SourceDef("s", (("u", kind),), {})
+    schema = declared_schema(source)
+    other = {"T": "x", "M": {"a": 1}, "S": [{"k": ["x"]}], "B": [1, 2]}[kind[0]]
+    alone = as_table({"u": [other]}, source, schema).to_pylist()
+    assert as_table({"u": [other, value, other]}, source, schema).to_pylist()[::2] == alone * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "bad"),
+    [
+        ("MAP(TEXT, BIGINT)", pa.array([[("a", 1)], [("a", 1), ("a", 2)]] * 2, PAIRS), [1, 3]),
+        ("TEXT", pa.array([0, 2**62, 1], pa.int64()).view(pa.timestamp("s", "UTC")), [1]),
+        ("TEXT", pa.array([0, -(2**63) + 2, 1], pa.int64()).view(pa.timestamp("us")), [1]),
+        ("TEXT", pa.Array.from_buffers(pa.string(), 3, TEXTS.buffers()), [1]),
+        ("BIGINT", pa.ExtensionArray.from_storage(pa.json_(), pa.array(["1", "no", "2"])), [1]),
+    ],
+    ids=["twice a key", "far", "first", "utf8", "json"],
+)
+def test_a_value_that_stops_the_database_is_its_own_loss(
+    kind: str, column: pa.Array, bad: list[int]
+) -> None:
+    source = SourceDef("s", (("u", kind),), {})
+    read = as_table(pa.table({"u": column}), source, declared_schema(source)).column("u")
+    assert [n for n, value in enumerate(read.to_pylist()) if value is None] == bad

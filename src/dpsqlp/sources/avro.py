@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.clients.avro import Schemas, arrow_type, decode, fields
-from dpsqlp.sources.base import fitting, quoted, try_cast
+from dpsqlp.sources.base import quoted, try_cast
+from dpsqlp.sources.fitting import fitted
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 
@@ -60,10 +61,7 @@ def _column(field: Any, records: list[Any]) -> pa.Array:
     values = [record[field["name"]] for record in records]
     if kind is None or kind == pa.string():
         kind, values = pa.string(), [_text(value) for value in values]
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return pa.array([fitting(value, kind) for value in values], kind)
+    return fitted(values, kind)
 
 
 def _text(value: Any) -> str | None:

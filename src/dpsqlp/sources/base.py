@@ -23,7 +23,6 @@ from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
 BATCH_BYTES_MAX = 6 << 30
-UNFITTING = (pa.ArrowException, TypeError, ValueError, OverflowError)  # of a value and its type
 _SPOOL = "spool/"
 _MOMENT = re.compile(r"(TIMESTAMP|DATETIME)[A-Z_ ]*", re.I)
 _FIRST = "TIMESTAMP '290309-12-22 (BC) 00:00:00'"  # DuckDB's first, after minus infinity
@@ -147,26 +146,33 @@ def try_cast(
 ) -> str:
     """A select list of the source's columns, null where a value has another type.
 
+    Not checked is the range of the column that is `spanned`, of which the reader keeps a part.
+    """
+    return ", ".join(
+        f"{try_one(value(name), kind, checked=name != spanned)} AS {quoted(name)}"
+        for name, kind in columns
+    )
+
+
+def try_one(value: str, kind: str, *, checked: bool = True) -> str:
+    """An expression as a type, null where its value has another.
+
     A number is the same text whatever type its column has, which may depend on other records: one
     null makes a column of integers one of floats where pandas has written it. Binary files can have
-    times out of range, on which DuckDB stops, TRY or not, when they become text; not in the column
-    that is `spanned`, of which the reader keeps a part.
+    times out of range, on which DuckDB stops, TRY or not, when they become text.
     """
-    listed = []
-    for name, kind in columns:
-        cast = f"TRY_CAST({value(name)} AS {kind})"
-        if _MOMENT.fullmatch(kind) and name != spanned:
-            moment = f"TRY_CAST({value(name)} AS TIMESTAMP)"
-            cast = f"CASE WHEN {moment} >= {_FIRST} OR {moment} = '-infinity' THEN {cast} END"
-        elif kind.upper() == "TIME":
-            cast = f"CASE WHEN {cast} BETWEEN '00:00:00' AND '24:00:00' THEN {cast} END"
-        elif _TEXT.fullmatch(kind):
-            cast = (
-                f"CASE WHEN typeof({value(name)}) IN ('FLOAT', 'DOUBLE')"
-                f" THEN regexp_replace({cast}, '[.]0$', '') ELSE {cast} END"
-            )
-        listed.append(f"{cast} AS {quoted(name)}")
-    return ", ".join(listed)
+    cast = f"TRY_CAST({value} AS {kind})"
+    if _MOMENT.fullmatch(kind) and checked:
+        moment = f"TRY_CAST({value} AS TIMESTAMP)"
+        return f"CASE WHEN {moment} >= {_FIRST} OR {moment} = '-infinity' THEN {cast} END"
+    if kind.upper() == "TIME":
+        return f"CASE WHEN {cast} BETWEEN '00:00:00' AND '24:00:00' THEN {cast} END"
+    if _TEXT.fullmatch(kind):
+        return (
+            f"CASE WHEN typeof({value}) IN ('FLOAT', 'DOUBLE')"
+            f" THEN regexp_replace({cast}, '[.]0$', '') ELSE {cast} END"
+        )
+    return cast
 
 
 def show(database: duckdb.DuckDBPyConnection, source: SourceDef, table: pa.Table) -> None:
@@ -181,14 +187,6 @@ def show(database: duckdb.DuckDBPyConnection, source: SourceDef, table: pa.Table
         f"CREATE OR REPLACE TEMP VIEW {quoted(source.name)} AS SELECT {', '.join(casts)}"
         f" FROM {quoted(stored)}"
     )
-
-
-def fitting(value: Any, kind: pa.DataType) -> Any:
-    """A value, or none if its type cannot have it; the values beside it do not matter."""
-    try:
-        return pa.scalar(value, kind)
-    except UNFITTING:
-        return None
 
 
 def json_columns(columns: Sequence[tuple[str, str]]) -> str:

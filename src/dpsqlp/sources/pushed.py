@@ -10,34 +10,32 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain, takewhile
 from typing import IO, Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import (
-    UNFITTING,
     GridTime,
     Source,
     declared_schema,
-    fitting,
     json_columns,
     quoted,
     show,
     spool,
-    try_cast,
+    try_one,
 )
+from dpsqlp.sources.fitting import fitted, is_missing, known
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
 _CHUNK_BYTES = 1 << 16
 _LINE_BYTES = 2_000_000  # a line of so many is left out, as DuckDB does in a file
-_MISSING = ("NAType", "NaTType")  # pandas' names for nothing
+_STOPPED = (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 class PushedSource(Source):
@@ -177,71 +175,69 @@ class StandardInput(PushedSource):
 
 def arrow_table(frame: Any) -> pa.Table:
     """An Arrow, pandas or Polars table, or a dictionary of columns, as an Arrow table."""
-    if isinstance(frame, pa.RecordBatch):
-        return pa.Table.from_batches([frame])
-    if isinstance(frame, pa.Table):
-        return frame
-    if not hasattr(frame, "__arrow_c_stream__") and not isinstance(frame, dict):
+    if not isinstance(frame, dict | pa.RecordBatch | pa.Table) and not hasattr(
+        frame, "__arrow_c_stream__"
+    ):
         raise SourceError(
             f"Records come as Arrow, pandas or Polars tables or as a dictionary of columns; got"
             f" {type(frame).__name__}."
         )
-    try:
+    with _refusing("The records are no table: its columns have one length, and each has one type."):
         return pa.table(frame)
-    except (pa.ArrowException, TypeError, ValueError):  # its text may hold a record
-        raise SourceError(
-            "The records are no table: its columns have one length, and each has one type."
-        ) from None
 
 
 def as_table(frame: Any, source: SourceDef, schema: pa.Schema) -> pa.Table:
     """The source's columns; values of another type than their column's become nulls.
 
-    A dictionary's values are cast with those of their own type alone, in as many layers as one
-    column has types: what stands beside a value does not matter.
+    Values of Python are cast with those of their own type alone, in as many layers as one column
+    has types: what stands beside a value does not matter.
     """
-    if not isinstance(frame, dict):
-        return _cast(arrow_table(frame), source, schema)
-    declared = {field.name.lower(): field.type for field in schema}
-    parts = {name: _parts(values, declared.get(name.lower())) for name, values in frame.items()}
-    layers = [
-        _cast(
-            arrow_table({n: part[min(depth, len(part) - 1)] for n, part in parts.items()}),
-            source,
-            schema,
-        )
-        for depth in range(max(map(len, parts.values()), default=1))
-    ]
-    several = {name.lower() for name, part in parts.items() if len(part) > 1}
-    columns = [
-        pc.coalesce(*(layer.column(name) for layer in layers))
-        if name.lower() in several
-        else layers[0].column(name)
-        for name in schema.names
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def _cast(table: pa.Table, source: SourceDef, schema: pa.Schema) -> pa.Table:
-    known = {name.lower() for name in table.column_names}
-    missing = [name for name in schema.names if name.lower() not in known]
+    columns = _columns(frame)
+    taken = {}
+    for name in schema.names:
+        found = [values for own, values in columns if own.lower() == name.lower()]
+        if len(found) > 1:
+            raise SourceError(f"The records have the column {name} twice. Rename one of them.")
+        if found:
+            taken[name] = found[0]
+    missing = [name for name in schema.names if name not in taken]
     if missing:
         raise SourceError(f"The records lack the columns {missing} of the source. Add them.")
-    with duckdb.connect() as database:
-        database.execute("SET TimeZone = 'UTC'")
-        database.register("frame", table)
-        query = f"SELECT {try_cast(source.columns, quoted)} FROM frame"
-        return database.sql(query).to_arrow_table().cast(schema)
+    layers = {
+        field.name: [known(_chunked(one)) for one in _layers(taken[field.name], field)]
+        for field in schema
+    }
+    if len({len(layer) for several in layers.values() for layer in several}) > 1:
+        raise SourceError("The records are no table: its columns have different lengths.")
+    with suppress(*_STOPPED):
+        return _cast(layers, source.columns, schema)
+    read = [
+        _read(layers[field.name], column, field)
+        for column, field in zip(source.columns, schema, strict=True)
+    ]
+    return pa.table(read, schema=schema)
 
 
-def _parts(values: Any, declared: pa.DataType | None) -> list[Any]:
+def _columns(frame: Any) -> list[tuple[str, Any]]:
+    """Names and values. The columns of pandas may hold objects of Python, as a dictionary's do."""
+    if isinstance(frame, dict) or type(frame).__module__.partition(".")[0] == "pandas":
+        return [(str(name), values) for name, values in frame.items()]
+    table = arrow_table(frame)
+    return list(zip(table.column_names, table.columns, strict=True))
+
+
+def _layers(values: Any, field: pa.Field) -> list[Any]:
     """A column, once for each type that its values have, null where they have another."""
     if getattr(getattr(values, "dtype", None), "kind", None) == "O":
-        values = values.tolist()
-    if declared is None or not isinstance(values, list | tuple):
-        return [values]
-    if pa.types.is_nested(declared):
-        return [pa.array([fitting(value, declared) for value in values], declared)]
+        with _refusing("A column has several dimensions. Hand over one value for each record."):
+            values = values.tolist()
+            len(values)
+    if not isinstance(values, list | tuple):
+        with _refusing("A column is no list of values that Arrow has a type for. Convert it."):
+            streams = hasattr(values, "__arrow_c_stream__")
+            return [pa.chunked_array(values) if streams else pa.array(values)]
+    if pa.types.is_nested(field.type):
+        return [fitted(values, field.type)]
     kinds = [_kind(value) for value in values]
     return [
         part
@@ -252,9 +248,66 @@ def _parts(values: Any, declared: pa.DataType | None) -> list[Any]:
     ] or [pa.nulls(len(values))]
 
 
+def _chunked(layer: Any) -> pa.ChunkedArray:
+    return layer if isinstance(layer, pa.ChunkedArray) else pa.chunked_array([layer])
+
+
+def _read(layers: list[Any], column: tuple[str, str], field: pa.Field) -> pa.ChunkedArray:
+    """One column. A value that stops the database by itself becomes null."""
+    schema = pa.schema([field])
+    with suppress(*_STOPPED):
+        return _cast({field.name: layers}, [column], schema).column(0)
+    with _refusing(
+        f"The column {field.name} is declared {column[1]}, and cannot be made from"
+        f" {layers[0].type}. Convert it before it is pushed."
+    ):
+        _cast({field.name: [layer.slice(0, 0) for layer in layers]}, [column], schema)
+    if len(layers[0]) == 1:
+        return pa.chunked_array([pa.nulls(1, field.type)])
+    half = len(layers[0]) // 2
+    halves = [[layer.slice(0, half) for layer in layers], [layer.slice(half) for layer in layers]]
+    chunks = [chunk for part in halves for chunk in _read(part, column, field).chunks]
+    return pa.chunked_array(chunks, field.type)
+
+
+def _cast(
+    layers: Mapping[str, Sequence[Any]], columns: Sequence[tuple[str, str]], schema: pa.Schema
+) -> pa.Table:
+    """Columns as their declared types, each from the layer that has a value."""
+    table = pa.table(
+        {f"{name} {n}": one for name, own in layers.items() for n, one in enumerate(own)}
+    )
+    casts = []
+    for name, kind in columns:
+        tried = [try_one(quoted(f"{name} {n}"), kind) for n in range(len(layers[name]))]
+        casts.append(f"COALESCE({', '.join(tried)}) AS {quoted(name)}")
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        database.register("frame", table)
+        read = database.sql(f"SELECT {', '.join(casts)} FROM frame").to_arrow_table().cast(schema)
+        if any(pa.types.is_nested(kind) for kind in schema.types):
+            # A struct with a name twice becomes a map that DuckDB itself does not read again.
+            database.register("again", read)
+            database.sql("SELECT COUNT(COLUMNS(*)) FROM again").fetchall()
+        return read
+
+
+@contextmanager
+def _refusing(words: str) -> Iterator[None]:
+    """A refusal in words for any error: its own text may hold a record."""
+    try:
+        yield
+    except Exception:
+        raise SourceError(words) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of Polars
+            raise
+        raise SourceError(words) from None
+
+
 def _kind(value: Any) -> Any:
     """What Arrow would not fit to values of another kind."""
-    if value is None or type(value).__name__ in _MISSING:
+    if is_missing(value):
         return None
     large = isinstance(value, int) and value.bit_length() > 63
     return type(value), large, getattr(value, "tzinfo", None) is None
@@ -262,7 +315,7 @@ def _kind(value: Any) -> Any:
 
 def _alike(values: list[Any]) -> list[pa.Array]:
     """Values of one kind; once for each type that they have by themselves, if they have several."""
-    with suppress(*UNFITTING):
+    with suppress(Exception):  # an object may raise anything
         column = pa.array(values)
         return [_texts(values) if _depends(column.type) else column]
     types = [None if value is None else _type(value) for value in values]
@@ -275,7 +328,7 @@ def _alike(values: list[Any]) -> list[pa.Array]:
 
 def _type(value: Any) -> pa.DataType:
     """Arrow's type for a value; text if it has none, or one that depends on others."""
-    with suppress(*UNFITTING):
+    with suppress(Exception):
         kind = pa.array([value]).type
         return pa.string() if _depends(kind) else kind
     return pa.string()
@@ -292,6 +345,6 @@ def _texts(values: list[Any]) -> pa.Array:
 
 
 def _shown(value: Any) -> str | None:
-    with suppress(*UNFITTING):
+    with suppress(Exception):
         return str(value).encode("utf-8", "replace").decode()
     return None
