@@ -78,6 +78,19 @@ def test_a_cut_that_is_missing_between_others_is_refused(tmp_path: Path) -> None
     engine.close()
 
 
+def test_a_missing_cut_of_spooled_records_is_noticed(tmp_path: Path) -> None:
+    """Their source has no position, but each cut names the one before."""
+    sql = script(source="connector = 'python'")
+    engine = made(tmp_path, sql, clock=FakeClock(START))
+    first = engine.next_trigger
+    for trigger in range(first, first + 3):
+        engine.cut(trigger)
+    engine.close()
+    (tmp_path / f"state/t/cuts/{first + 1}.json").unlink()
+    with pytest.raises(StateError, match=f"cut before that of trigger {first + 2} is missing"):
+        made(tmp_path, sql)
+
+
 @pytest.mark.parametrize("on_event_time", [False, True])
 def test_a_file_that_cannot_be_read_can_be_left_behind(on_event_time: bool, tmp_path: Path) -> None:
     """The trigger that has begun with it goes on without it, and so do the ones after."""
@@ -94,7 +107,7 @@ def test_a_file_that_cannot_be_read_can_be_left_behind(on_event_time: bool, tmp_
         sql = script(source=source.partition(", follow")[0], emit=replay(START, START + HOUR))
     engine = made(tmp_path, sql, clock=FakeClock(START))
     first = engine.next_trigger
-    assert not engine.leave_behind(str(bad))  # nothing has begun
+    assert engine.leave_behind([str(bad)]) == []  # nothing has begun
     if not on_event_time:
         engine.cut(first)
         write(later, crowd)
@@ -103,8 +116,8 @@ def test_a_file_that_cannot_be_read_can_be_left_behind(on_event_time: bool, tmp_
         step(engine)
     engine.close()
     engine = made(tmp_path, sql, clock=FakeClock(START))
-    assert not engine.leave_behind(str(later))
-    assert engine.leave_behind(str(bad))
+    assert engine.leave_behind([str(later)]) == []
+    assert engine.leave_behind([str(bad)]) == [str(bad)]
     engine.close()
     engine = made(tmp_path, sql, clock=FakeClock(START))  # the decision is in the state
     assert [step(engine).trigger for _ in range(4)] == list(range(first, first + 4))

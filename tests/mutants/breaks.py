@@ -1185,7 +1185,7 @@ CUTS = [
         "a lost cut is not noticed",
         "6: a retry replays exactly that range",
         "engines/cuts.py",
-        "if not cut.follows(self._position):",
+        "if not cut.follows(self._previous, self._position):",
         "if False:",
         "engines/test_cuts.py::test_a_cut_that_is_missing_between_others_is_refused",
     ),

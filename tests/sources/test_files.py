@@ -58,6 +58,11 @@ def write(path: Path, lines: Sequence[Line]) -> None:
         path.write_text("".join(json.dumps(line) + "\n" for line in objects))
 
 
+def planned(files: FileSource, position: Any, trigger: int) -> Any:
+    """What a trigger reads, from a position to now."""
+    return files.complete(files.cut(position, at(trigger)))
+
+
 def read(files: FileSource, records: Any) -> list[tuple[Any, ...]]:
     """The rows of a range that has been through JSON, sorted."""
     with connect(folders=files.folders()) as database:
@@ -79,7 +84,7 @@ def test_a_range_reads_the_same_twice(suffix: str, tmp_path: Path) -> None:
     write(tmp_path / f"1{suffix}", LINES[:2])
     write(tmp_path / f"2{suffix}", LINES[2:])
     files = source(tmp_path, f"*{suffix}", follow=True)
-    records = files.cut(files.begin(), at(1))
+    records = planned(files, files.begin(), 1)
     assert read(files, records) == wanted(*LINES)
     write(tmp_path / f"0{suffix}", LINES)
     assert read(source(tmp_path, f"*{suffix}", follow=True), records) == wanted(*LINES)
@@ -182,7 +187,7 @@ def test_a_folder_that_grows_hands_out_each_file_once(suffix: str, tmp_path: Pat
     for trigger in range(12):
         for name in names[trigger * 4 : trigger * 4 + 4]:
             write(tmp_path / "in" / f"{name}{suffix}", LINES[:1])
-        records = files.cut(position, at(trigger))
+        records = planned(files, position, trigger)
         assert len(records["files"]) == len(names[trigger * 4 : trigger * 4 + 4])
         seen += [file[0] for file in records["files"]]
         position = json.loads(json.dumps(files.after(position, records)))
@@ -194,11 +199,11 @@ def test_a_fixed_set_does_not_grow(tmp_path: Path) -> None:
     """Without follow, what is there at the first trigger is all."""
     write(tmp_path / "1.csv", LINES)
     files = source(tmp_path, "*.csv")
-    records = files.cut(files.begin(), at(1))
+    records = planned(files, files.begin(), 1)
     position = files.after(files.begin(), records)
     write(tmp_path / "2.csv", LINES)
     assert [Path(file[0]).name for file in records["files"]] == ["1.csv"]
-    assert files.cut(position, at(2)) == {"files": []}
+    assert planned(files, position, 2) == {"files": [], "left_behind": []}
 
 
 @pytest.mark.parametrize("span", [None, (0, 1)])
@@ -209,7 +214,7 @@ def test_a_fixed_set_of_nothing_is_refused(span: tuple[int, int] | None, tmp_pat
         files.replay(files.begin(), span)
     if span is None:
         growing = source(tmp_path, "evnts/*.csv", follow=True)
-        assert growing.cut(growing.begin(), at(1)) == {"files": []}
+        assert planned(growing, growing.begin(), 1) == {"files": [], "left_behind": []}
 
 
 def test_hidden_and_half_written_names_are_passed_over(tmp_path: Path) -> None:
@@ -220,10 +225,10 @@ def test_hidden_and_half_written_names_are_passed_over(tmp_path: Path) -> None:
         (tmp_path / "in" / name).write_bytes((tmp_path / "in" / "ok.csv").read_bytes())
     (tmp_path / "in" / "folder.csv").mkdir()
     files = source(tmp_path, "in/**/*", follow=True)
-    records = files.cut(files.begin(), at(1))
+    records = planned(files, files.begin(), 1)
     assert [Path(file[0]).name for file in records["files"]] == ["ok.csv"]
     (tmp_path / "in" / "3.csv.tmp").rename(tmp_path / "in" / "3.csv")
-    after = files.cut(files.after(files.begin(), records), at(2))
+    after = planned(files, files.after(files.begin(), records), 2)
     assert [Path(file[0]).name for file in after["files"]] == ["3.csv"]
 
 
@@ -236,7 +241,7 @@ def test_names_of_all_kinds(suffix: str, name: str, tmp_path: Path) -> None:
     write(folder / f"x1{suffix}", LINES[:1])
     write(tmp_path / "x1" / f"x1{suffix}", LINES)
     files = source(folder, f"*{suffix}")
-    records = files.cut(files.begin(), at(1))
+    records = planned(files, files.begin(), 1)
     assert len(records["files"]) == 2
     assert read(files, records) == wanted(*LINES, LINES[0])
 
@@ -247,7 +252,7 @@ def test_a_changed_or_vanished_file_is_refused(suffix: str, tmp_path: Path) -> N
     path = tmp_path / f"1{suffix}"
     write(path, LINES)
     files = source(tmp_path, f"*{suffix}", follow=True)
-    records, data = files.cut(files.begin(), at(1)), path.read_bytes()
+    records, data = planned(files, files.begin(), 1), path.read_bytes()
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
     os.utime(path, ns=(times[0], times[1] + 1000))
     with pytest.raises(SourceError, match=r"1.* has changed.*bring back the file as it was"):
@@ -270,7 +275,7 @@ def test_lines_are_read_by_themselves(tmp_path: Path) -> None:
     expected = wanted(LINES[0], ('a "b", c', 2, "2024-01-01 00:00:02"))
     (tmp_path / "good.csv").write_bytes(b"unit,a,ts\n" + good)
     files = source(tmp_path, "good.csv")
-    assert read(files, files.cut(files.begin(), at(1))) == expected
+    assert read(files, planned(files, files.begin(), 1)) == expected
     broken = [
         b'"never closed,1,2024-01-01',
         b'a "quote,1,',
@@ -292,7 +297,7 @@ def test_lines_are_read_by_themselves(tmp_path: Path) -> None:
             name = f"{number}-{place}.csv"
             (tmp_path / name).write_bytes(b"unit,a,ts\n" + text)
             files = source(tmp_path, name)
-            rows = read(files, files.cut(files.begin(), at(1)))
+            rows = read(files, planned(files, files.begin(), 1))
             for row in expected:
                 assert rows.count(row) == 1 + (place == 2), (line[:40], rows)
             assert len(rows) <= 3 + 2 * (place == 2)
@@ -312,7 +317,7 @@ def test_no_line_end_is_part_of_the_next_line(suffix: str, tmp_path: Path) -> No
         data = b"".join(line + ends[n % len(ends)] for n, line in enumerate(lines))
         (tmp_path / f"1{suffix}").write_bytes(data)
         files = source(tmp_path, f"1{suffix}")
-        rows = read(files, files.cut(files.begin(), at(1)))
+        rows = read(files, planned(files, files.begin(), 1))
         found = [row for row in rows if row != (None, None, None)]
         whole = [line for line in LINES if line in found]
         assert found == wanted(*whole)
@@ -335,7 +340,7 @@ def test_no_record_decides_whether_another_is_read(join: str, tmp_path: Path) ->
     files = FileSource(sink.query.source, None, tmp_path)
     tables = {table.name: table.rows for table in sink.query.public_tables}
     with connect(tables, folders=files.folders()) as database:
-        files.read(files.cut(files.begin(), at(1)), database)
+        files.read(planned(files, files.begin(), 1), database)
         rows = database.sql(sink.query.row_sql).to_arrow_table()
     assert rows["unit_0"].to_pylist() == ["b"]
 
@@ -345,7 +350,7 @@ def test_a_list_of_texts_is_read(tmp_path: Path) -> None:
     (tmp_path / "1.jsonl").write_text('{"t": ["a", "b"]}\n')
     files = FileSource(made, None, tmp_path)
     with connect(folders=files.folders()) as database:
-        files.read(files.cut(files.begin(), at(1)), database)
+        files.read(planned(files, files.begin(), 1), database)
         assert database.sql("SELECT t FROM s").fetchall() == [(["a", "b"],)]
 
 
@@ -369,7 +374,7 @@ def test_objects_are_read_by_themselves(tmp_path: Path) -> None:
     for number, line in enumerate(broken):
         (tmp_path / f"{number}.jsonl").write_bytes(good + line + b"\n" + good)
         files = source(tmp_path, f"{number}.jsonl")
-        rows = read(files, files.cut(files.begin(), at(1)))
+        rows = read(files, planned(files, files.begin(), 1))
         assert rows.count(LINES[0]) == 2, line[:40]
         assert len(rows) <= 3
 
@@ -391,7 +396,7 @@ def test_wrong_types_become_null(kind: str, tmp_path: Path) -> None:
     write(tmp_path / "0.parquet", LINES[:1])
     write(tmp_path / "2.parquet", LINES[:1])
     files = source(tmp_path, "*.parquet")
-    got = read(files, files.cut(files.begin(), at(1)))
+    got = read(files, planned(files, files.begin(), 1))
     first = None if kind == "list" else 7
     strange = [("a", first, "2024-01-01 00:00:00"), ("b", None, None), ("c", None, None)]
     assert got == wanted(LINES[0], LINES[0], *strange)
@@ -404,12 +409,12 @@ def test_formats_and_layouts_may_be_mixed(tmp_path: Path) -> None:
     write(tmp_path / "3.jsonl", LINES)
     (tmp_path / "4.csv").write_text("TS,more,A,Unit\r\n2024-01-01 00:00:01,?,1,u1\r\n")
     files = source(tmp_path, "*")
-    rows = read(files, files.cut(files.begin(), at(1)))
+    rows = read(files, planned(files, files.begin(), 1))
     assert rows == wanted(*LINES * 3, LINES[0])
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_what_cannot_be_used_is_refused_before_it_is_taken(order: int, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_refused_before_it_is_read(order: int, tmp_path: Path) -> None:
     """So the trigger can run once the file is moved away or replaced."""
     numbers = pa.BufferOutputStream()
     pq.write_table(pa.table({"unit": ["u"], "a": [1], "ts": [1_704_067_200_000]}), numbers)
@@ -427,24 +432,24 @@ def test_what_cannot_be_used_is_refused_before_it_is_taken(order: int, tmp_path:
         path = tmp_path / "in" / f"{1 - order}{name}"
         path.write_bytes(data)
         files = source(tmp_path, "in/*", follow=True)
-        with pytest.raises(SourceError, match=f"{words}.*not been taken.*move this one away"):
-            files.cut(files.begin(), at(1))
+        with pytest.raises(SourceError, match=f"{words}.*has not run.*give it up"):
+            planned(files, files.begin(), 1)
         path.unlink()
-        assert len(files.cut(files.begin(), at(1))["files"]) == 1
+        assert len(planned(files, files.begin(), 1)["files"]) == 1
 
 
-def test_a_link_out_of_the_folder_is_refused_before_it_is_taken(tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """The database may not follow it; a link within the folder, or to the folder, it may."""
     for folder in ("real", "other"):
         write(tmp_path / folder / "a.csv", LINES)
     (tmp_path / "in").symlink_to("real")
     (tmp_path / "in" / "b.csv").symlink_to("a.csv")
     files = source(tmp_path, "in/**/*.csv", follow=True)
-    assert read(files, files.cut(files.begin(), at(1))) == wanted(*LINES, *LINES)
+    assert read(files, planned(files, files.begin(), 1)) == wanted(*LINES, *LINES)
     for link, target in (("c.csv", "../other/a.csv"), ("d", "../other")):
         (tmp_path / "in" / link).symlink_to(target)
-        with pytest.raises(SourceError, match=r"is a link out of.*not been taken"):
-            files.cut(files.begin(), at(1))
+        with pytest.raises(SourceError, match=r"is a link out of.*has not run"):
+            planned(files, files.begin(), 1)
         (tmp_path / "in" / link).unlink()
 
 
@@ -452,10 +457,10 @@ def test_a_link_out_of_the_folder_is_refused_before_it_is_taken(tmp_path: Path) 
     ("suffix", "step"),
     [(".jsonl", "_check_place"), (".csv", "_shape"), (".parquet", "_shape")],
 )
-def test_a_file_that_vanishes_while_it_is_looked_for_is_passed_over(
+def test_a_file_that_has_vanished_since_it_was_listed_is_refused(
     suffix: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who writes the files may also rename them."""
+    """Were it passed over, who is slow to look would decide whose records are missing."""
     path = tmp_path / f"a{suffix}"
     write(path, LINES)
     before = getattr(FileSource, step)
@@ -466,7 +471,8 @@ def test_a_file_that_vanishes_while_it_is_looked_for_is_passed_over(
 
     monkeypatch.setattr(FileSource, step, gone)
     files = source(tmp_path, "*", follow=True)
-    assert files.cut(files.begin(), at(1)) == {"files": []}
+    with pytest.raises(SourceError, match=r"has vanished.*leave-behind-unprotected"):
+        planned(files, files.begin(), 1)
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -475,7 +481,7 @@ def test_a_folder_is_no_pattern(follow: bool, tmp_path: Path) -> None:
     write(tmp_path / "in" / "1.csv", LINES)
     files = source(tmp_path, "in", follow=follow)
     with pytest.raises(SourceError, match=r"is a folder.*path = 'in/\*.parquet'"):
-        files.cut(files.begin(), at(1))
+        planned(files, files.begin(), 1)
 
 
 def test_only_the_sources_folder_can_be_read(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pandas as pd
@@ -89,7 +89,30 @@ def test_a_line_belongs_to_the_trigger_that_is_due_after_it(tmp_path: Path) -> N
     for trigger, time in enumerate([9, 10, 19, 20, 21], 1):
         found.append(read(source, source.cut(None, at(trigger, time))))
         assert source.exhausted == (time == 21)
-    assert found == [[], [("u", 1, None)], [], [("v", 2, None)], []]
+    assert found == [[], [("u", 1, None)], [], [], [("v", 2, None)]]  # it ends with the input
+
+
+def test_a_clock_that_goes_back_leaves_no_line_behind(tmp_path: Path) -> None:
+    """Lines keep their order; none waits for a time that the clock has taken back."""
+    times = iter([50, 20, 21])
+    stream = Mock(read=Mock(side_effect=[line("u", 1) + b"\n", line("v", 2) + b"\n", b""]))
+    source = StandardInput(SOURCE, LocalStorage(tmp_path), lambda: next(times), stream)
+    assert source.ended.wait(WAIT_SECONDS)
+    assert read(source, source.cut(None, at(1, 30))) == []
+    assert not source.exhausted
+    assert len(read(source, source.cut(None, at(2, 60)))) == 2
+    assert source.exhausted
+
+
+def test_a_line_is_no_object(tmp_path: Path) -> None:
+    """Millions of them would keep other threads from running, and so from cutting their sources."""
+    data = b"".join(line(f"u{number}", number) + b"\n" for number in range(100_000))
+    source = standard_input(LocalStorage(tmp_path), data)
+    assert len(source._arrived) <= len(data) // 65_536 + 2
+    records = source.cut(None, at(1))
+    with patch.object(pa, "array", side_effect=AssertionError), connect() as database:
+        source.read(records, database)
+        assert database.sql("SELECT count(*) FROM s").fetchall() == [(100_000,)]
 
 
 def test_broken_lines_become_nulls(tmp_path: Path) -> None:
@@ -136,7 +159,7 @@ def test_a_line_that_is_too_long_is_left_out_as_in_a_file(tmp_path: Path) -> Non
     rows = read(pushed, pushed.cut(None, at(1)))
     assert [len(row[0] or "") for row in rows] == [1, 1_999_999 - len(line("", 1)), 1]
     with connect(folders=files.folders()) as database:
-        files.read(files.cut(files.begin(), at(1)), database)
+        files.read(files.complete(files.cut(files.begin(), at(1))), database)
         assert database.sql("SELECT unit FROM s").fetchall() == [row[:1] for row in rows]
 
 

@@ -48,10 +48,12 @@ def both(
         kind(query.source, query.event_column, folder) for kind in (FileSource, SparkFiles)
     )
     with connect({}, {}, local.folders()) as database:
-        local.read(local.cut(local.begin(), at(1)), database)
+        local.read(local.complete(local.cut(local.begin(), at(1))), database)
         here = database.sql(query.row_sql).to_arrow_table()
     assert isinstance(spark, SparkFiles)
-    spark.frame(spark.cut(spark.begin(), at(1)), session).createOrReplaceTempView("s")
+    spark.frame(spark.complete(spark.cut(spark.begin(), at(1))), session).createOrReplaceTempView(
+        "s"
+    )
     there = session.sql(spark_rows(query)).toArrow()
     return here.to_pylist(), there.to_pylist()
 

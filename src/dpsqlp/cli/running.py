@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from dpsqlp.cli.log import Log
-from dpsqlp.cli.progress import make_progress
+from dpsqlp.cli.progress import make_progress, moment
 from dpsqlp.cli.refusing import INTERRUPTED
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.script import open_engine, open_spark_engine
@@ -76,8 +76,8 @@ def run_script(
             engine = opened(sink, spark)
             stack.callback(engine.close)
             engines[sink.name] = engine
-        for path in left_behind:
-            _leave_behind(path, engines, log)
+        if left_behind:
+            _leave_behind(left_behind, engines, log)
         for sink in program.sinks:
             opening = _opening(sink, engines[sink.name], state / sink.name)
             log.say("open", opening, sink=sink.name)
@@ -138,19 +138,23 @@ def _check(program: Program) -> None:
         )
 
 
-def _leave_behind(path: str, engines: Mapping[str, Engine], log: Log) -> None:
-    """Give up a file that cannot be read, in every sink whose trigger has begun with it."""
-    names = [name for name, engine in engines.items() if engine.leave_behind(path)]
-    if not names:
+def _leave_behind(paths: Sequence[str], engines: Mapping[str, Engine], log: Log) -> None:
+    """Give up files that cannot be read, in every sink whose next trigger has them."""
+    left = {name: engine.leave_behind(paths) for name, engine in engines.items()}
+    unknown = set(paths).difference(*left.values())
+    if unknown:
         raise PlanError(
-            f"No trigger that has begun reads {path}, so it cannot be left behind. Name a file as"
-            " the error did."
+            f"The next trigger does not read {', '.join(sorted(unknown))}, so it cannot be left"
+            " behind. Name a file as the error did."
         )
-    log.say(
-        "left behind",
-        f"{', '.join(names)}: NOT PROTECTED: {path} is left behind. Whether a file can be read may"
-        " depend on its records; releases may show that they are missing.",
-    )
+    for name, files in left.items():
+        if files:
+            log.say(
+                "left behind",
+                f"{name}: NOT PROTECTED: {', '.join(files)} is left behind. Whether a file can be"
+                " read may depend on its records; releases may show that they are missing.",
+                sink=name,
+            )
 
 
 def _opening(sink: SinkDef, engine: Engine, state: Path) -> str:
@@ -173,7 +177,8 @@ def _farewell(program: Program, engines: dict[str, Engine], again: list[str]) ->
     if clocked:
         lines.append("Triggers that come due in the meantime will run without records.")
     if any(sink.query.source.connector == "stdin" for sink in program.sinks):
-        lines.append("Send again what came on standard input after the last trigger.")
+        cut = max(e.schedule.due(e.cuts.decided) for e in clocked)
+        lines.append(f"Send again what came on standard input after {moment(cut)}.")
     return "\n".join(lines)
 
 

@@ -49,6 +49,7 @@ class Cuts:
             self._position = source.after(self._position, pending.records)
             reached = pending.trigger
         self._waiting: dict[int, Any] = {}
+        self._previous = reached  # the trigger of the last cut, or one that has run since
         for cut in journal.cuts():
             if cut.trigger > reached:
                 self._follow(cut)
@@ -58,13 +59,14 @@ class Cuts:
 
     def _follow(self, cut: Cut) -> None:
         """Go on from a cut that waits, which begins where the one before has ended."""
-        if not cut.follows(self._position):
+        if not cut.follows(self._previous, self._position):
             raise StateError(
                 f"The cut before that of trigger {cut.trigger} is missing from the state. Nothing"
                 " was released or changed. Restore the whole folder from a copy made since the"
                 " last trigger, or begin a new pipeline, which spends again."
             )
         self._waiting[cut.trigger] = cut.records
+        self._previous = cut.trigger
         self._position = self._source.after(self._position, cut.records)
 
     @property
@@ -90,7 +92,8 @@ class Cuts:
         records = self._source.cut(self._position, at)
         if not self._source.keeps_arrival_times and self._has_come(before):
             raise UnavailableError("The source did not answer before the next trigger was due.")
-        self._journal.keep_cut(Cut.after(self._position, at.trigger, records))
+        self._journal.keep_cut(Cut.after(self._previous, self._position, at.trigger, records))
+        self._previous = at.trigger
         self._position = self._source.after(self._position, records)
         self._waiting[at.trigger] = records
         self._decide(at.trigger)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -144,18 +144,20 @@ class Engine(ABC):
         if trigger > self.cuts.decided:
             self.cuts.take(GridTime(trigger, self.clock.now(), math.inf))
 
-    def leave_behind(self, name: str) -> bool:
-        """Give up an input of the trigger that has begun and cannot be finished; False if it has
-        no such input. The decision is durable, and outside the promise.
+    def leave_behind(self, names: Collection[str]) -> list[str]:
+        """Give up inputs of the next trigger, which cannot be read; returns those that it had. The
+        decision is durable, and outside the promise.
         """
         intent = self._pending()
+        if intent is None and not self.schedule.on_event_time and self.ready:
+            intent = Intent(self.next_trigger, self.cuts.records(self.next_trigger))
         if intent is None or intent.records is None:
-            return False
-        records = self.source.leave_behind(intent.records, name)
-        if records is None:
-            return False
-        self.journal.intend(Intent(intent.trigger, records, (*intent.left_behind, name)))
-        return True
+            return []
+        records, left = self.source.leave_behind(intent.records, names)
+        if left:
+            completed = self.source.complete(records)
+            self.journal.intend(Intent(intent.trigger, completed, (*intent.left_behind, *left)))
+        return left
 
     def step(self) -> Progress:
         """Run the next trigger. If its server is away, the same step can be made again."""

@@ -60,6 +60,11 @@ def run_together(
             thread.join()
     except BaseException:
         stop.set()
+        for engine in engines.values():
+            engine.cuts.news.set()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
         raise
     if failures:
         raise failures[0]

@@ -81,9 +81,9 @@ class Source(Protocol):
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
 
-    def leave_behind(self, records: Any, name: str) -> Any:
-        """A range without one of its inputs, which counts as read; None if it has no such input."""
-        return None
+    def leave_behind(self, records: Any, names: Collection[str]) -> tuple[Any, list[str]]:
+        """A range without some of its inputs, which count as read; and those that it had."""
+        return records, []
 
     def named(self, records: Any) -> str:
         """What a range is read from, for a message; empty if that needs no name."""
@@ -116,10 +116,10 @@ def check_size(size: int) -> int:
     return size
 
 
-def spool(storage: Storage, trigger: int, suffix: str, data: bytes) -> dict[str, Any]:
+def spool(storage: Storage, trigger: int, suffix: str, parts: Sequence[bytes]) -> dict[str, Any]:
     """Keep records that cannot be read twice; returns their range."""
     name = f"{_SPOOL}{trigger}.{suffix}"
-    storage.put(name, [data])
+    storage.put(name, parts)
     return {"spool": name}
 
 

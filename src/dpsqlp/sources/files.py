@@ -2,8 +2,8 @@
 
 A file must be complete when it appears under its name (write elsewhere, then rename). Names and
 folders that begin with a dot or underscore, and names that end like a half-written file, are passed
-over. A file that cannot be used is refused before a trigger takes it; one that changes after it was
-taken is refused too.
+over. Which files a trigger reads is decided by their names when it is due; one that cannot be used
+then, or that changes after the trigger has begun, stops it.
 
 Privacy contract: each line, and each row of a Parquet file, is read by itself. What cannot be read
 is null; nothing is guessed from the contents of a file, and no record can hide another or stop a
@@ -17,8 +17,11 @@ import csv
 import json
 import math
 import os
+import re
+from collections.abc import Collection, Sequence
 from glob import escape, glob, has_magic
 from itertools import groupby, takewhile
+from os.path import abspath, isdir, realpath
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,8 @@ _JSON = (".json", ".jsonl", ".ndjson")
 _SUFFIXES = (".parquet", *_DELIMITERS, *_JSON)
 _PER_MILLISECOND = {"milliseconds": 1, "microseconds": 10**3, "nanoseconds": 10**6}
 _NAMED = 10  # files in a message
-_HALF_WRITTEN = (".tmp", ".part", ".partial", ".writing", ".inprogress")
+# Below the folder of the pattern: hidden names and folders, and files that are being written.
+_PASSED_OVER = re.compile(r"/[._]|\.(tmp|part|partial|writing|inprogress)$")
 # Lines as they are: a line that is too long or no UTF-8 is left out, one with chr(1) is cut there.
 # The end is named: were it guessed, from CR LF, a spare CR would go to the next line.
 _LINES = (
@@ -73,17 +77,24 @@ class FileSource(Source):
         return {"taken": []}
 
     def cut(self, position: Any, at: GridTime) -> Any:
-        """The files that have come since."""
+        """The names of the files that have come since. Nothing is opened: a cut has to be quick."""
         taken = set(_position(position)["taken"])
         if self._follow:
-            return {"files": self._found(taken)}
-        return {"files": [] if taken else self._fixed()}
+            return {"names": self._listed(taken)}
+        return {"names": [] if taken else self._all()}
 
     def replay(self, position: Any, span: tuple[int, int]) -> Any:
         """An event-time span of the files there were at the first trigger."""
         known = _position(position)
-        files = known["files"] if "files" in known else self._fixed()
+        files = known["files"] if "files" in known else self._identified(self._all())
         return {"files": files, "span": list(span)}
+
+    def complete(self, records: Any) -> Any:
+        """With size and time of change of each file; refused if one cannot be used."""
+        if "names" not in records:
+            return records
+        left_behind = records.get("left_behind", [])
+        return {"files": self._identified(records["names"]), "left_behind": left_behind}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
@@ -91,17 +102,18 @@ class FileSource(Source):
             return position
         if "span" in records:
             return {"files": records["files"]}
-        read = [file[0] for file in records["files"]] + records.get("left_behind", [])
-        return {"taken": sorted({*position["taken"], *read})}
+        return {"taken": sorted({*position["taken"], *_names(records)})}
 
-    def leave_behind(self, records: Any, name: str) -> Any:
-        """A range without one of its files; on event time later spans are without it too."""
-        names = (os.path.abspath(name), os.path.realpath(name))
-        left = [file[0] for file in records["files"] if file[0] in names]
-        if not left:
-            return None
-        files = [file for file in records["files"] if file[0] not in left]
-        return {**records, "files": files, "left_behind": records.get("left_behind", []) + left}
+    def leave_behind(self, records: Any, names: Collection[str]) -> tuple[Any, list[str]]:
+        """A range without some of its files; on event time later spans are without them too."""
+        paths = {path: name for name in names for path in (abspath(name), realpath(name))}
+        left = [name for name in _names(records) if name in paths]
+        kept = {"left_behind": [*records.get("left_behind", []), *left]}
+        if "names" in records:
+            kept["names"] = [name for name in records["names"] if name not in left]
+        else:
+            kept["files"] = [file for file in records["files"] if file[0] not in left]
+        return {**records, **kept}, [paths[name] for name in left]
 
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
@@ -131,9 +143,9 @@ class FileSource(Source):
     def _folder(self) -> Path:
         return self._base if self._base.is_dir() else self._base.parent
 
-    def _fixed(self) -> list[list[Any]]:
-        """All the files there will be."""
-        found = self._found(set())
+    def _all(self) -> list[str]:
+        """The names of all the files there will be."""
+        found = self._listed(set())
         if not found:
             raise SourceError(
                 f"No file matches {self._pattern}. Correct the path of {self._source.name}; where"
@@ -141,26 +153,31 @@ class FileSource(Source):
             )
         return found
 
-    def _found(self, taken: set[str]) -> list[list[Any]]:
-        """Name, size and time of change of the files there are, by name."""
+    def _listed(self, taken: set[str]) -> list[str]:
+        """The names that match, but for those taken and half-written ones, in order."""
         if not has_magic(str(self._source.options["path"])) and self._base.is_dir():
             raise SourceError(
                 f"{self._base} is a folder. Name the files of {self._source.name} by a pattern,"
                 f" such as path = '{self._source.options['path']}/*.parquet'."
             )
+        base = len(str(self._base))
+        return sorted(
+            name
+            for name in set(glob(self._pattern, recursive=True)) - taken
+            if not _PASSED_OVER.search(name, base) and not isdir(name)
+        )
+
+    def _identified(self, names: Sequence[str]) -> list[list[Any]]:
+        """Name, size and time of change of files; refused if one cannot be used."""
         found = []
-        for path in sorted(Path(name) for name in glob(self._pattern, recursive=True)):
-            below = path.relative_to(self._base).parts
-            passed_over = any(part[0] in "._" for part in below) or path.suffix in _HALF_WRITTEN
-            if passed_over or str(path) in taken or not path.is_file():
-                continue
+        for path in map(Path, names):
             try:
                 self._check_place(path)
                 status = path.stat()
                 file = (str(path), status.st_size, status.st_mtime_ns)
                 self._shape(file)
-            except FileNotFoundError:  # since it was listed
-                continue
+            except FileNotFoundError:
+                raise _unusable(str(path), "has vanished") from None
             found.append(list(file))
         return found
 
@@ -290,10 +307,17 @@ def _position(position: Any) -> dict[str, Any]:
     return position
 
 
+def _names(records: Any) -> list[str]:
+    """The files of a range, also those that are left behind."""
+    named = records["names"] if "names" in records else [file[0] for file in records["files"]]
+    return [*named, *records.get("left_behind", [])]
+
+
 def _unusable(name: str, why: str) -> SourceError:
     return SourceError(
-        f"The file {name} {why}. It has not been taken: write files elsewhere and rename them when"
-        " they are complete, and move this one away or correct it."
+        f"The file {name} {why}. The trigger has not run: write files elsewhere and rename them"
+        " when they are complete. Put a complete file in the place of this one, or give it up with"
+        " --leave-behind-unprotected."
     )
 
 

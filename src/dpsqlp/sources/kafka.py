@@ -81,7 +81,7 @@ class KafkaSource(Source):
     def complete(self, records: Any) -> Any:
         """With the schemas that its values name and the registry has."""
         self._dead_letters.check()
-        return {**records, "schemas": self._schemas(records["ranges"])}
+        return {**records, "schemas": self._schemas(self._ranges(records))}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""

@@ -12,10 +12,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import IO, Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from dpsqlp.errors import SourceError
@@ -34,6 +35,7 @@ from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 
 _CHUNK_BYTES = 1 << 16
+_SEARCHED_BYTES = 1 << 24  # for ends of lines, before other threads have their turn
 _LINE_BYTES = 2_000_000  # a line of so many is left out, as DuckDB does in a file
 _STOPPED = (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError)
 
@@ -65,7 +67,7 @@ class PushedSource(Source):
         with pa.ipc.new_stream(buffer, self._schema) as writer:
             for table in self._waiting[:count]:
                 writer.write_table(table)
-        records = spool(self._storage, at.trigger, self.suffix, buffer.getvalue())
+        records = spool(self._storage, at.trigger, self.suffix, [buffer.getvalue()])
         del self._waiting[:count]
         return records
 
@@ -120,7 +122,7 @@ class StandardInput(PushedSource):
         """`now` is the clock by which lines arrive."""
         super().__init__(source, storage)
         self._now = now
-        self._arrived: list[tuple[int, list[bytes]]] = []  # when, and which lines
+        self._arrived: list[tuple[int, bytes]] = []  # when, and whole lines
         self._lock = threading.Lock()
         self._ended_at: int | None = None
         self.ended = threading.Event()
@@ -138,39 +140,62 @@ class StandardInput(PushedSource):
         _check_none(position)
         ended = self._ended_at is not None and self._ended_at <= at.time  # before the lines
         with self._lock:
-            parts = list(takewhile(lambda part: part[0] <= at.time, self._arrived))
-        lines = chain.from_iterable(lines for _, lines in parts)
-        records = spool(self._storage, at.trigger, self.suffix, b"".join(lines))
+            arrived = list(takewhile(lambda part: part[0] <= at.time, self._arrived))
+        records = spool(self._storage, at.trigger, self.suffix, [lines for _, lines in arrived])
         with self._lock:
-            del self._arrived[: len(parts)]
+            del self._arrived[: len(arrived)]
         self.exhausted = ended
         return records
 
     def _read_lines(self, stream: IO[bytes]) -> None:
-        """Collect whole lines. A long one costs no more than its length to read, nor the memory."""
-        begun = bytearray()
+        """Collect whole lines, with the time at which their end was read.
+
+        A long line costs no more than its length to read, nor the memory. Lines stay together: an
+        object for each would keep the other threads from running while there are millions.
+        """
+        begun, time = bytearray(), 0
         while chunk := stream.read(_CHUNK_BYTES):
-            first, *others = chunk.split(b"\n")
+            time = max(time, self._now())  # a clock that goes back moves no line
+            first, end, others = chunk.partition(b"\n")
             begun += first[: _LINE_BYTES - len(begun)]
-            if others:
-                self._keep(bytes(begun), *others[:-1])
-                begun = bytearray(others[-1])
-        self._keep(bytes(begun))
-        self._ended_at = self._now()
+            if end:
+                whole, end, left = others.rpartition(b"\n")
+                self._keep(time, begun, whole + end)
+                begun = bytearray(left)
+        time = max(time, self._now())
+        self._keep(time, begun, b"")
+        self._ended_at = time
         self.ended.set()
 
-    def _keep(self, *lines: bytes) -> None:
-        kept = [line + b"\n" for line in lines if 0 < len(line) < _LINE_BYTES]
+    def _keep(self, time: int, line: bytearray, others: bytes) -> None:
+        """Keep a line, unless it is too long, and the whole lines after it."""
+        first = bytes(line) + b"\n" if len(line) < _LINE_BYTES else b""
         with self._lock:
-            self._arrived.append((self._now(), kept))
+            self._arrived.append((time, first + others))
 
     def _parse(self, data: bytes) -> pa.Table:
-        """Lines that are no JSON, and fields of another type, become nulls, as in a file."""
-        lines = [line.decode(errors="replace") for line in data.split(b"\n")]
+        """Lines that are no JSON, and fields of another type, become nulls, as in a file; a line
+        that is no UTF-8 is left out.
+        """
         with duckdb.connect() as database:
-            database.register("lines", pa.table({"line": pa.array(lines, pa.string())}))
-            query = f"SELECT {json_columns(self._source.columns)} FROM lines WHERE line <> ''"
+            database.register("spooled", pa.table({"line": _lines(data)}))
+            query = (
+                f"SELECT {json_columns(self._source.columns)}"
+                " FROM (SELECT TRY(decode(line)) AS line FROM spooled) WHERE line <> chr(10)"
+            )
             return database.sql(query).to_arrow_table().cast(self._schema)
+
+
+def _lines(data: bytes) -> pa.Array:
+    """Whole lines, each with its end, as views of the data: no object is made for any."""
+    letters = np.frombuffer(data, np.uint8)
+    ends = [
+        begin + 1 + np.flatnonzero(letters[begin : begin + _SEARCHED_BYTES] == ord("\n"))
+        for begin in range(0, len(letters), _SEARCHED_BYTES)
+    ]
+    offsets = np.concatenate([np.zeros(1, np.int64), *ends])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def arrow_table(frame: Any) -> pa.Table:

@@ -65,20 +65,23 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What has arrived when a trigger is due, and a digest of where the cut before has ended."""
+    """What has arrived when a trigger is due, and the end of the cut before: its trigger, and a
+    digest of the source's position.
+    """
 
     trigger: int
     records: Any  # as an intent's
+    previous: int
     begin: str
 
     @classmethod
-    def after(cls, position: Any, trigger: int, records: Any) -> Cut:
-        """The cut of a trigger that begins at a position of the source."""
-        return cls(trigger, records, _position_digest(position))
+    def after(cls, previous: int, position: Any, trigger: int, records: Any) -> Cut:
+        """The cut of a trigger that begins where the one of `previous` has ended."""
+        return cls(trigger, records, previous, _position_digest(position))
 
-    def follows(self, position: Any) -> bool:
-        """Whether it begins at a position."""
-        return self.begin == _position_digest(position)
+    def follows(self, previous: int, position: Any) -> bool:
+        """Whether it begins where the cut of `previous` has ended, or one that was run has."""
+        return self.previous <= previous and self.begin == _position_digest(position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,11 @@ class Journal:
 
     def cuts(self) -> list[Cut]:
         """The cuts that were kept and not dropped, in order."""
-        names = [name for name in self.storage.list() if _CUT.fullmatch(name)]
+        names = [name for name in self.storage.list() if name.startswith("cuts/")]
+        for name in names:
+            if _CUT.fullmatch(name) is None:  # half-written when the process ended
+                self.storage.delete(name)
+        names = [name for name in names if _CUT.fullmatch(name)]
         bodies = [self._get(name) for name in names]
         found = [Cut(**body) for body in bodies if body is not None]
         return sorted(found, key=lambda cut: cut.trigger)

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.files import File, FileSource, check_unchanged
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.spark import spark_type
@@ -59,22 +58,18 @@ class SparkFiles(FileSource):
         super().__init__(source, timestamp, folder)
         self._checked: set[str] = set()
 
-    def cut(self, position: Any, at: GridTime) -> Any:
-        """The files that have come since."""
-        return self._checked_range(super().cut(position, at))
-
-    def replay(self, position: Any, span: tuple[int, int]) -> Any:
-        """An event-time span of the files there were at the first trigger."""
-        return self._checked_range(super().replay(position, span))
+    def complete(self, records: Any) -> Any:
+        """With size and time of change of each file."""
+        return self._checked_range(super().complete(records))
 
     def _checked_range(self, taken: Any) -> Any:
-        """A range, refused before it is taken if Spark would read other records."""
+        """A range, refused before it is read if Spark would read other records."""
         names = {name for name, *_ in taken["files"]}
         for name in sorted(names - self._checked):
             if set(name) & set(_PATTERN):
                 raise SourceError(
                     f"The file {name} has one of {_PATTERN} in its name, which Spark would read as"
-                    " a pattern. It has not been taken: rename it."
+                    " a pattern. It has not been read: rename it."
                 )
             self._check_alike(name)
         self._checked |= names
@@ -108,7 +103,7 @@ class SparkFiles(FileSource):
         if kinds & {"DATE", "TIMESTAMP_NTZ"} and (_LEGACY in said or said.get(_BY, b"3") < b"3"):
             raise SourceError(
                 f"The file {file} has dates of the calendar before 1582, which Spark would change."
-                " It has not been taken: write it again with"
+                " It has not been read: write it again with"
                 " spark.sql.parquet.datetimeRebaseModeInWrite = CORRECTED."
             )
         names = [name.lower() for name in found.schema.to_arrow_schema().names]
@@ -116,7 +111,7 @@ class SparkFiles(FileSource):
         if twice:
             raise SourceError(
                 f"The file {file} has several columns named {twice[0]}, but for upper and lower"
-                " case, which Spark does not tell apart. It has not been taken: rename them."
+                " case, which Spark does not tell apart. It has not been read: rename them."
             )
 
     def _columns(self, file: str) -> tuple[str, list[str]]:

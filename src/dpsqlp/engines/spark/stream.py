@@ -99,10 +99,10 @@ class BatchSource(Source):
         self._check(position, self._number)
 
     def _check(self, known: Any, batch: int) -> None:
-        if (known["batch"], known["checkpoint"]) != (batch, self._checkpoint):
+        if known != {"batch": batch, "checkpoint": self._checkpoint}:
             raise SourceError(
-                f"Batch {self._number} of the checkpoint does not follow batch {known['batch']},"
-                " which the state knows. One of them was replaced. Bring back both as they were,"
+                f"Batch {self._number} of the checkpoint does not follow what the state has read"
+                " before. One of them was replaced. Bring back both as they were,"
                 " or begin a new pipeline with a new checkpoint, which spends again."
             )
 
