@@ -27,9 +27,9 @@ from dpsqlp.sql.scope import sql
 _RESERVED = ("released",)
 _NAME_MAX = 200  # bytes of a sink's name
 T = TypeVar("T")
-# Types for which DuckDB's TRY_CAST and json_transform raise.
+# Types for which DuckDB's TRY_CAST and json_transform raise, or end the process.
 _UNREADABLE = re.compile(
-    r"\b(BIT|BITSTRING|BIGNUM|VARINT)\b|\bMAP\s*\((?!\s*(TEXT|VARCHAR|STRING)\b)", re.I
+    r"\b(BIT|BITSTRING|BIGNUM|VARINT|VARIANT)\b|\bMAP\s*\((?!\s*(TEXT|VARCHAR|STRING)\b)", re.I
 )
 
 

@@ -58,7 +58,11 @@ _CONSTANT_ARGUMENT = {
 }
 # They make timestamps before the first one, which stop DuckDB where they become text.
 _UNCHECKED_TIMES = {"epoch_ms", "make_timestamp", "make_timestamp_ms"}  # of one argument
-_FATAL = {"json_contains"}  # ends the process on a value that is nested deeply
+# They end the process: on a value that is nested deeply, like all functions of VARIANT, or since
+# they read what lies behind a list.
+_FATAL = {
+    *("json_contains", "variant", "list_select", "array_select", "list_where", "array_where"),
+}
 _FUNCTION = re.compile("[a-z][a-z0-9_]*")  # others are operators, or meant for DuckDB itself
 _LIST_AGGREGATES = {"list_aggregate", "list_aggr", "array_aggregate", "array_aggr", "aggregate"}
 _EXPRESSIONS = {
@@ -274,8 +278,9 @@ def _catalogue() -> dict[str, list[tuple[str, str | None, str | None]]]:
     return catalogue
 
 
+@functools.lru_cache(maxsize=64)  # several checks look at the same text
 def syntax_tree(query: str) -> Any:
-    """DuckDB's own reading of a query."""
+    """DuckDB's own reading of a query; not to be changed."""
     row = _parser().execute("SELECT json_serialize_sql(?)", [query]).fetchone()
     assert row is not None
     tree = json.loads(row[0])
@@ -301,7 +306,7 @@ def function_kind(name: str, arguments: int) -> str:
     name = name.lower()
     if name == "unnest":
         return "unnest"
-    if name in _FATAL:
+    if name in _FATAL or name.startswith("variant_"):
         return "fatal"
     if not _FUNCTION.fullmatch(name):
         return "unknown"
@@ -371,6 +376,8 @@ def bad_function(query: str) -> tuple[str, str] | None:
     for node in nodes_of(syntax_tree(query)):
         if value_function := _value_function(node):
             return value_function, "varying"
+        if str(node.get("type_name", "")).lower() in _FATAL:
+            return "variant", "fatal"
         if node.get("class") != "FUNCTION":
             continue
         name = node["function_name"].lower()

@@ -100,7 +100,7 @@ class Expressions:
             "constant": f"{name} stops a run on a part of time, a time zone or an escape character"
             " that it does not know, so that is a constant",
             "unchecked": f"{name} can make timestamps that are out of range, which stop a run",
-            "fatal": f"{name} can end the process on a value that is nested deeply",
+            "fatal": f"{name} can end the process on some values",
             "length": f"{name} could make a result of any length of one row",
             "repeated": f"{name} could repeat a text of one row any number of times",
             "growing": f"{name} could make a result of any length of one row",
@@ -112,7 +112,7 @@ class Expressions:
             "constant": "Write CASE x WHEN 'one' THEN ... WHEN 'another' THEN ... END.",
             "unchecked": "Write TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * x) for milliseconds"
             " x; for the milliseconds of a timestamp, EPOCH_US(ts) // 1000.",
-            "fatal": "Use JSON_EXTRACT, JSON_EXISTS or LIST_CONTAINS.",
+            "fatal": "Use JSON_EXTRACT, JSON_EXISTS, LIST_CONTAINS or LIST_FILTER.",
             "length": "Write the length as a constant, or as LEAST(x, 100); a series as"
             " RANGE(0, LEAST(x, 100)).",
             "repeated": "Make the separator, replacement or format a constant, without widths that"

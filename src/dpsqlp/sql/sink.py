@@ -245,13 +245,13 @@ def _row_query(
 
 
 def _short(types: list[str], names: list[str]) -> str:
-    """The condition that a unit and its key are not too long to keep."""
+    """The condition that no text of a unit or key is too long to keep."""
     lengths = [
-        f"COALESCE({'OCTET_LENGTH' if kind == 'BLOB' else 'STRLEN'}({name}), 0)"
+        f"{'OCTET_LENGTH' if kind == 'BLOB' else 'STRLEN'}({name})"
         for kind, name in zip(types, names, strict=False)
         if kind in _LONG
     ]
-    return f" WHERE {' + '.join(lengths)} <= {BYTES_MAX}" if lengths else ""
+    return f" WHERE GREATEST(0, {', '.join(lengths)}) <= {BYTES_MAX}" if lengths else ""
 
 
 def _floor(number: str, size: int) -> str:
