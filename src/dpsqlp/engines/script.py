@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ def open_engine(
     threads: int = 2,
 ) -> LocalEngine:
     """The engine of one sink. Relative paths in the script start at `folder`."""
+    _check_folder(state)
     check_apart(secret, state)
     storage = LocalStorage(state / sink.name)
     target = output or make_sink(sink.name, sink.options, folder)
@@ -57,6 +59,7 @@ def open_spark_engine(
     from dpsqlp.engines.spark.engine import SparkEngine
     from dpsqlp.engines.spark.sources import SparkFiles
 
+    _check_folder(state)
     check_apart(secret, state)
     query = sink.query
     if query.source.connector != "files":
@@ -67,6 +70,15 @@ def open_spark_engine(
     target = output or make_sink(sink.name, sink.options, folder)
     source = SparkFiles(query.source, query.event_column, folder)
     return SparkEngine(spark, query, state / sink.name, secret, source, target, shards=shards)
+
+
+def _check_folder(state: Path) -> None:
+    """Refuse a URI, of which a path would make a folder `s3:`."""
+    if re.match(r"[a-z][a-z0-9+.-]+:", state.parts[0] if state.parts else "", re.I):
+        raise PlanError(
+            f"The state {state} is the address of a store, and has to be a folder here. Give a"
+            " folder; on object stores, start the query with dpsqlp.spark.start(..., state=...)."
+        )
 
 
 def check_apart(secret: Path, state: Path) -> None:
