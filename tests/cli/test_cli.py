@@ -20,7 +20,10 @@ import typer.main
 from typer.testing import CliRunner
 
 import dpsqlp
+import dpsqlp.sql
 from dpsqlp.cli.app import app
+from dpsqlp.engines.script import open_spark_engine
+from dpsqlp.errors import PlanError
 from processes import WAIT_SECONDS, started, until
 
 COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
@@ -438,3 +441,37 @@ def test_a_pipe_that_nobody_reads_is_said_so(tmp_path: Path) -> None:
     assert "Nobody reads standard output any more" in ran.stderr
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(again.stdout.splitlines()[0])["url"] == "/home"
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+@pytest.mark.parametrize("state", ["s3://bucket/state", "gs://b", "file:///tmp/x", "hdfs://h/x"])
+def test_a_store_is_no_folder(engine: str, state: str, script: Path) -> None:
+    """A path would be made of it, on this machine."""
+    if engine == "spark":
+        (sink,) = dpsqlp.sql.compile_script(SCRIPT).sinks
+        with pytest.raises(PlanError, match="address of a store"):
+            open_spark_engine(
+                None,  # type: ignore[arg-type]
+                sink,
+                state=Path(state),
+                secret=Path("secret"),
+                folder=Path(),
+                shards=1,
+            )
+        return
+    answer = call("run", script, "--state", state)
+    assert answer.exit_code == 1
+    assert "is the address of a store" in " ".join(answer.output.split())
+    with pytest.raises(PlanError, match="address of a store"):
+        dpsqlp.open(script, state=state)
+    assert not Path(state).exists()
+
+
+def test_a_run_begins_with_its_warnings(script: Path) -> None:
+    script.write_text(SCRIPT.replace("epsilon = 4", "epsilon = 12"))
+    answer = call("run", script, "--log", "json")
+    assert answer.exit_code == 0
+    said = [json.loads(line) for line in answer.stderr.splitlines()]
+    assert [line["event"] for line in said[:2]] == ["open", "warning"]
+    assert said[1]["message"].startswith("WARNING: epsilon = 12 is above 10.")
+    assert said[1]["message"] in call("explain", script).stdout

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 
-from dashboard.asking import NOW, SINK, ask, client, until
+from dashboard.asking import NOW, SINK, ask, client
 from dashboard.pipelines import HOSTILE, SQL, replay, write_events
 from dpsqlp.dashboard import history as history_module
 from dpsqlp.dashboard.about import About
@@ -30,6 +30,7 @@ from dpsqlp.dashboard.statement import guess_percent
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import SinkError, StateError
 from dpsqlp.sql import compile_script, explain_text
+from processes import until
 from running import Collected, FakeClock
 
 HOUR = 3_600_000_000

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.asking import SINK, ask, client, everything, fetch, until
+from dashboard.asking import SINK, ask, client, everything, fetch
 from dashboard.pipelines import live_run, replay, write_events
+from processes import until
 from state.sealing import committed
 
 

@@ -234,13 +234,22 @@ class Registry:
     def __init__(self) -> None:
         self.schemas: list[str] = []
         self.refuses: int | None = None  # with this code
+        self.bad: dict[int, int] = {}  # numbers, with the code that each is answered with
+        self.asked: list[int] = []
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                number = int(self.path.split("?")[0].rsplit("/", 1)[1])
-                if registry.refuses is not None:
+                last = self.path.split("?")[0].rsplit("/", 1)[1]
+                number = int(last) if last.isdigit() else 0
+                registry.asked.append(number)
+                if number in registry.bad:
+                    code = registry.bad[number]
+                    self._answer(code, {"error_code": code, "message": ""})
+                elif registry.refuses is not None:
                     self._answer(registry.refuses, {"error_code": registry.refuses, "message": ""})
+                elif last == "config":
+                    self._answer(200, {"compatibilityLevel": "BACKWARD"})
                 elif not 1 <= number <= len(registry.schemas):
                     self._answer(404, {"error_code": 40403, "message": "not found"})
                 else:

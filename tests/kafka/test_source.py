@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from dpsqlp.clients import avro as schemas_module
 from dpsqlp.clients import kafka as clients
 from dpsqlp.clients.avro import Schemas, UnusableError, parsed
 from dpsqlp.errors import DpsqlpError, PlanError, SourceError, UnavailableError
@@ -358,6 +359,18 @@ SECOND = {
 }
 
 
+AT_ONCE = {"registry.max.retries": 0}
+
+
+class Clock:
+    """What the registry's client asks of `time`."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 def avro(schema: Any, body: dict[str, Any], number: int | None = None) -> bytes:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), body)
@@ -540,17 +553,87 @@ def test_schemas_by_which_a_value_could_end_the_process(schema: Any) -> None:
     parsed(json.dumps(field({"type": "array", "items": ["null", "int"]})))
 
 
-@pytest.mark.parametrize(("code", "error"), [(401, SourceError), (503, UnavailableError)])
-def test_a_registry_that_refuses(
-    broker: Broker, topic: str, registry: Registry, code: int, error: type[Exception]
-) -> None:
-    """Credentials are not waited for, nor shown."""
+@pytest.mark.parametrize("code", [401, 403, 503])
+def test_a_registry_that_refuses(broker: Broker, topic: str, registry: Registry, code: int) -> None:
+    """It is waited for; credentials are not shown."""
     registry.refuses = code
     address = registry.address.replace("http://", "http://user:hunter2@")
     source = made(broker, topic, format="avro", schema_registry=address)
-    with pytest.raises(error, match="schema registry") as refusal:
+    with pytest.raises(UnavailableError, match="schema registry") as refusal:
         source._decode([b"\0\0\0\0\1x"], [1])
     assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("code", [401, 403, 500, 503])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_number_that_a_registry_refuses_is_a_dead_letter(
+    registry: Registry, code: int, first: bool
+) -> None:
+    """While it answers to others: one value neither stops nor holds up the rest."""
+    one = registry.add(FIRST)
+    registry.bad[7] = code
+    schemas = Schemas({"schema_registry": registry.address, **AT_ONCE}, Path())
+    if first:  # nothing is known yet
+        assert schemas.known([7]) == set()
+    assert schemas.known([one, 7]) == {one}
+    assert schemas.known([7]) == set()
+
+
+@pytest.mark.parametrize("code", [401, 403, 500, 503, None])
+def test_a_registry_that_answers_to_nothing_is_waited_for_but_not_for_ever(
+    registry: Registry, code: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then new numbers are those of no schema; what is known is read as before."""
+    one = registry.add(FIRST)
+    schemas = Schemas({"schema_registry": registry.address, **AT_ONCE}, Path())
+    assert schemas.known([one]) == {one}
+    clock = Clock()
+    monkeypatch.setattr(schemas_module, "time", clock)
+    registry.refuses = code
+    if code is None:
+        registry.close()
+    for now in (0, 3599):
+        clock.now = now
+        with pytest.raises(UnavailableError, match="schema registry"):
+            schemas.known([one, 2])
+    clock.now = 3600
+    assert schemas.known([one, 2]) == {one}
+    if code is not None:
+        registry.refuses = None
+        assert schemas.known([2]) == set()
+        registry.refuses = code
+        with pytest.raises(UnavailableError):  # it has been back
+            schemas.known([3])
+
+
+def test_a_schema_of_a_trigger_that_began_is_waited_for(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For ever: a retry reads the same records."""
+    one = registry.add(FIRST)
+    monkeypatch.setattr(schemas_module, "_AWAY_SECONDS", 0)
+    registry.refuses = 503
+    schemas = Schemas({"schema_registry": registry.address, **AT_ONCE}, Path())
+    with pytest.raises(UnavailableError):
+        schemas.split([b"\0\0\0\0\1x"], [one])
+
+
+def test_a_refused_number_in_a_topic(broker: Broker, topic: str, registry: Registry) -> None:
+    """The others are read, the decision is part of the range, and it is asked for once."""
+    broker.create(topic)
+    one = registry.add(FIRST)
+    options = {name.replace(".", "__"): value for name, value in AT_ONCE.items()}
+    source = made(broker, topic, format="avro", schema_registry=registry.address, **options)
+    good = avro(FIRST, {"unit": "a", "k": 1, "ts": 0}, one)
+    registry.bad[9] = 403
+    broker.send(topic, [good, b"\0\0\0\0\x09" + good[5:], good, b"\0\0\0\0\x09x"])
+    records = planned(source, source.begin(), 1)
+    assert records["schemas"] == [one]
+    assert registry.asked.count(9) == 1
+    registry.bad.clear()
+    assert units(source, json.loads(json.dumps(records))) == ["a", "a"]
+    assert source.undecodable == 2
+    source.close()
 
 
 @pytest.mark.parametrize(("code", "number"), [(400, 7), (404, 7), (422, 7), (500, 2**31)])
@@ -560,7 +643,7 @@ def test_a_number_that_no_schema_has_stops_nothing(
     """Registries say so in several ways; what none could have is not asked for."""
     registry.refuses = code
     schemas = Schemas({"schema_registry": registry.address}, Path())
-    assert schemas.known([b"\0" + number.to_bytes(4, "big") + b"x"]) == set()
+    assert schemas.known(schemas.named([b"\0" + number.to_bytes(4, "big") + b"x"])) == set()
 
 
 @pytest.mark.parametrize("options", [{}, {"schema": "a", "schema_registry": "http://b"}])

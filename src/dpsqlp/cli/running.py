@@ -21,7 +21,15 @@ from dpsqlp.engines.spark.session import start_session
 from dpsqlp.engines.together import run_together
 from dpsqlp.errors import PlanError, UnavailableError
 from dpsqlp.sinks.base import make_sink
-from dpsqlp.sql import Program, SinkDef, compile_script, explain_total, read_file, unit_text
+from dpsqlp.sql import (
+    Program,
+    SinkDef,
+    compile_script,
+    explain_total,
+    find_warnings,
+    read_file,
+    unit_text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +89,8 @@ def run_script(
         for sink in program.sinks:
             opening = _opening(sink, engines[sink.name], state / sink.name)
             log.say("open", opening, sink=sink.name)
+            for warning in find_warnings(sink.query):
+                log.say("warning", warning, sink=sink.name)
         plans = [(sink.name, sink.query, engines[sink.name].plan) for sink in program.sinks]
         if total := explain_total(plans).strip():
             log.say("total", total)

@@ -3,13 +3,15 @@
 Values of a registry begin with a zero byte and the four bytes of their schema's number; without a
 registry they are the bare encoding by one schema.
 
-Privacy contract: the schema decides how a value is read, never the values beside it.
+Privacy contract: the schema decides how a value is read, never the values beside it. Which schema
+a value names is data: whatever a registry answers to one number, others are read as without it.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,9 @@ _HEADER = 5
 _TYPES_MAX = 10_000
 _NUMBERS = 1 << 31
 _NO_SCHEMA, _PASSING = (400, 404, 422), (408, 429)  # registries differ
+_ASKING = {"timeout": 10, "max.retries": 1, "retries.wait.ms": 100}  # unless options say otherwise
+_DENIED = (401, 403)
+_AWAY_SECONDS = 3600.0  # then the numbers that are not known are those of no schema
 _ARROW = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -128,36 +133,78 @@ class Registry:
         self._error = error
         passed = [name for name in options if name.startswith("registry.")]
         settings = {name.removeprefix("registry."): options[name] for name in passed}
-        try:
-            self._client = SchemaRegistryClient({"url": address, **settings})
-        except (ValueError, TypeError) as error:
-            text = f"The schema registry's client does not take an option: {error}."
-            raise PlanError(text) from None
+        self._settings = {"url": address, **_ASKING, **settings}
+        self._client = self._connect()
         self._known: dict[int, Any] = {}
+        self._away_since: float | None = None
 
     def has(self, number: int) -> bool:
-        """Whether there is a schema of this number, for now."""
-        if number not in self._known:
-            try:
-                text = str(self._client.get_schema(number).schema_str)
-            except Exception as problem:
-                if getattr(problem, "http_status_code", None) in _NO_SCHEMA:
-                    return False
-                raise self._refused(problem) from None
-            try:
-                self._known[number] = parsed(text)
-            except UnusableError:
-                self._known[number] = None
-        return True
+        """Whether there is a schema of this number, for now.
+
+        A number that is refused while the registry answers to others is that of no schema. A
+        registry that answers to none is waited for, but not for ever: a value that names a new
+        number would stop all others.
+        """
+        try:
+            return self._look(number)
+        except UnavailableError:
+            now = time.monotonic()
+            self._away_since = now if self._away_since is None else self._away_since
+            if now < self._away_since + _AWAY_SECONDS:
+                raise
+            return False
 
     def schema(self, number: int) -> Any:
         """A schema that there was; None if values are not read by it."""
-        if not self.has(number):
+        if not self._look(number):
             raise UnavailableError(
                 f"The schema registry {self._shown} no longer has a schema that it had when the"
                 " trigger began. Bring it back. Nothing is lost."
             )
         return self._known[number]
+
+    def _look(self, number: int) -> bool:
+        """Whether there is a schema; raises if the registry is away."""
+        if number in self._known:
+            return True
+        try:
+            text = str(self._client.get_schema(number).schema_str)
+        except Exception as problem:
+            code = getattr(problem, "http_status_code", None)
+            if code in _NO_SCHEMA or (code not in _PASSING and self._answers()):
+                self._away_since = None
+                return False
+            said = f" refuses ({code})" if code in _DENIED else " does not answer"
+            raise UnavailableError(
+                f"The schema registry {self._shown}{said}. Check it and the options registry.*."
+                " Nothing is lost."
+            ) from None
+        self._away_since = None
+        try:
+            self._known[number] = parsed(text)
+        except UnusableError:
+            self._known[number] = None
+        return True
+
+    def _answers(self) -> bool:
+        """Whether the registry answers to what it answered before, or to what names no schema."""
+        client = self._connect()  # the other remembers answers
+        try:
+            if self._known:
+                client.get_schema(min(self._known))
+            else:
+                client.get_config()
+        except Exception as problem:
+            code = getattr(problem, "http_status_code", None)
+            return code in _NO_SCHEMA
+        return True
+
+    def _connect(self) -> SchemaRegistryClient:
+        try:
+            return SchemaRegistryClient(self._settings)
+        except (ValueError, TypeError) as error:
+            text = f"The schema registry's client does not take an option: {error}."
+            raise PlanError(text) from None
 
     def header(self, subject: str, schema: Any) -> bytes:
         """What the values of a schema begin with, after it was registered."""
@@ -199,12 +246,17 @@ class Schemas:
             except (OSError, ValueError) as error:
                 raise PlanError(f"The Avro schema {file} cannot be used: {error}.") from None
 
-    def known(self, values: Iterable[bytes]) -> set[int]:
-        """The numbers that values name of schemas that the registry has, for now."""
+    def named(self, values: Iterable[bytes]) -> set[int]:
+        """The numbers that values name."""
         if self._registry is None:
             return set()
-        numbers = {_number(value) for value in values}
-        return {n for n in numbers if n is not None and self._registry.has(n)}
+        return {n for n in map(_number, values) if n is not None}
+
+    def known(self, numbers: Iterable[int]) -> set[int]:
+        """The numbers of schemas that the registry has, for now."""
+        if self._registry is None:
+            return set()
+        return {n for n in numbers if self._registry.has(n)}
 
     def split(
         self, values: Sequence[bytes], known: Collection[int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ def open_engine(
     threads: int = 2,
 ) -> LocalEngine:
     """The engine of one sink. Relative paths in the script start at `folder`."""
+    _check_folder(state)
     check_apart(secret, state)
     storage = SealedStorage(LocalStorage(state / sink.name))
     target = output or make_sink(sink.name, sink.options, folder)
@@ -61,6 +63,7 @@ def open_spark_engine(
     """The engine of one sink on Spark, over files or a topic."""
     from dpsqlp.engines.spark.engine import SparkEngine
 
+    _check_folder(state)
     check_apart(secret, state)
     query = sink.query
     target = output or make_sink(sink.name, sink.options, folder)
@@ -86,6 +89,15 @@ def _spark_source(query: Query, folder: Path) -> SparkSource:
         f"The source {source.name} has the connector {source.connector!r}. On Spark a script reads"
         " files or Kafka; a stream is started from Python with dpsqlp.spark.start(...)."
     )
+
+
+def _check_folder(state: Path) -> None:
+    """Refuse a URI, of which a path would make a folder `s3:`."""
+    if re.match(r"[a-z][a-z0-9+.-]+:", state.parts[0] if state.parts else "", re.I):
+        raise PlanError(
+            f"The state {state} is the address of a store, and has to be a folder here. Give a"
+            " folder; on object stores, start the query with dpsqlp.spark.start(..., state=...)."
+        )
 
 
 def check_apart(secret: Path, state: Path) -> None:

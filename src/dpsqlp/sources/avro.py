@@ -24,9 +24,13 @@ class AvroDecoder:
         self._schemas = schemas
         self._database = connect(config={"threads": 1})
 
-    def known(self, values: list[bytes]) -> set[int]:
-        """The schemas that values name, of those there are."""
-        return self._schemas.known(values)
+    def named(self, values: list[bytes]) -> set[int]:
+        """The schemas that values name."""
+        return self._schemas.named(values)
+
+    def known(self, numbers: Collection[int]) -> set[int]:
+        """The schemas there are."""
+        return self._schemas.known(numbers)
 
     def __call__(
         self, values: list[bytes], known: Collection[int] = ()

@@ -18,12 +18,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from glob import escape, glob, has_magic
 from itertools import groupby, takewhile
 from os.path import abspath, isdir, realpath
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import pyarrow as pa
@@ -48,6 +49,8 @@ _LINES = (
     " quote = '', escape = '', header = {header}, ignore_errors = true, strict_mode = false,"
     " new_line = '\\n') WHERE line <> ''"
 )
+# One of them is a value of nearly every type: a cast that DuckDB does not have stops on it.
+_EXAMPLES = ("1", "2024-01-01 00:00:00", "12:00:00", "1 day", "{}", "[]", f"{UUID(int=1)}")
 Shape = tuple[str, tuple[str, ...]]  # suffix, and what tells one layout from another
 File = tuple[str, int, int]  # name, size, time of change
 
@@ -205,6 +208,13 @@ class FileSource(Source):
                         f" every row; declare it BIGINT and, of milliseconds, write"
                         f" TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * {name})",
                     )
+            if shape[0] == ".parquet":
+                for name, has, kind in _never(file[0], self._source.columns):
+                    raise _unusable(
+                        file[0],
+                        f"has {has} in {name}, which is declared {kind} and would be null on every"
+                        " row; declare the type it has, and convert it in the query",
+                    )
             self._shapes[file] = shape
         return self._shapes[file]
 
@@ -259,6 +269,26 @@ def _look(path: Path) -> tuple[Shape, list[str] | None]:
     if suffix in _JSON:
         return (suffix, ()), None
     raise _unusable(str(path), f"ends in none of {', '.join(sorted(_SUFFIXES))}")
+
+
+def _never(path: str, columns: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Columns of a Parquet file that cannot become their declared types, whatever is in them."""
+    with duckdb.connect() as database:
+        try:
+            described = database.execute(
+                f"DESCRIBE FROM read_parquet({_text(escape(path))}, hive_partitioning = false)"
+            ).fetchall()
+        except duckdb.Error:
+            raise _unusable(path, "is no Parquet file that the database reads") from None
+        types = {row[0].lower(): row[1] for row in reversed(described)}
+        for name, kind in columns:
+            has = types.get(name.lower(), kind)
+            tried = (f"TRY_CAST({_text(value)} AS {has})" for value in _EXAMPLES)
+            try:
+                database.execute(f"SELECT CAST(COALESCE({', '.join(tried)}) AS {kind}) IS NULL")
+            except duckdb.Error as problem:
+                if "Unimplemented type for cast" in str(problem):
+                    yield name, has, kind
 
 
 def _has_integers(shape: Shape, column: str) -> bool:

@@ -133,11 +133,11 @@ class KafkaSource(Source):
         """The schemas that values of a range name and the registry has."""
         if not self._numbered:
             return []
-        known: set[int] = set()
+        named: set[int] = set()
         for messages in self._messages(ranges):
-            known |= self._decode.known([message.value() for message in messages])
+            named |= self._decode.named([message.value() for message in messages])
         self._reader.broken = 0
-        return sorted(known)
+        return sorted(self._decode.known(named))
 
     def _messages(self, ranges: list[tuple[int, int, int]]) -> Iterator[list[Any]]:
         """The messages of ranges that have a value."""
@@ -227,8 +227,11 @@ def _letter(message: Any) -> dict[str, Any]:
 class Decoder(Protocol):
     """What makes records of values, and says which ones it cannot."""
 
-    def known(self, values: list[bytes]) -> set[int]:
-        """The schemas that values name, of those there are."""
+    def named(self, values: list[bytes]) -> set[int]:
+        """The schemas that values name."""
+
+    def known(self, numbers: Collection[int]) -> set[int]:
+        """Of some schemas those there are."""
 
     def __call__(self, values: list[bytes], known: Collection[int]) -> tuple[pa.Table, list[int]]:
         """The records of known schemas, and the places of what cannot be read."""
@@ -256,8 +259,12 @@ class JsonDecoder:
         except duckdb.Error as problem:
             raise PlanError(f"A column cannot be read from JSON: {problem}") from None
 
-    def known(self, values: list[bytes]) -> set[int]:
+    def named(self, values: list[bytes]) -> set[int]:
         """JSON has no schemas."""
+        return set()
+
+    def known(self, numbers: Collection[int]) -> set[int]:
+        """None."""
         return set()
 
     def __call__(

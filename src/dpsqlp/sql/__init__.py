@@ -12,6 +12,7 @@ from dpsqlp.sql.query import (
     SinkDef,
     Tumble,
 )
+from dpsqlp.sql.warnings import find_warnings
 
 __all__ = [
     "Emit",
@@ -25,6 +26,7 @@ __all__ = [
     "explain",
     "explain_text",
     "explain_total",
+    "find_warnings",
     "make_plan",
     "read_file",
     "standard_deviations",

@@ -20,6 +20,7 @@ from dpsqlp.sql import sink
 from dpsqlp.sql.database import Binder, DatabaseError, freeze, is_type, read_public
 from dpsqlp.sql.dialect import CreatePublicTable, CreateSink, CreateSource, parse_statements
 from dpsqlp.sql.options import read_options
+from dpsqlp.sql.overlap import shared_file
 from dpsqlp.sql.place import Text
 from dpsqlp.sql.query import Program, PublicTable, SinkDef, SourceDef
 from dpsqlp.sql.scope import sql
@@ -196,6 +197,17 @@ def _public_table(
                 table,
                 f"A public table is not protected, and {table.name} is a private stream",
                 "Read public tables from files or other public tables.",
+            )
+    texts = [n for n in statement.find_all(exp.Literal) if n.is_string]
+    named = {node.name: node for node in (*statement.find_all(exp.Table), *texts)}
+    for source in sources.values():
+        shared = shared_file(named, source, folder)
+        if shared is not None:
+            raise place.refuse(
+                named[shared],
+                f"A public table is not protected, and {shared} has files of {source.name}, which"
+                " is a private stream",
+                "Keep public files in a folder of their own.",
             )
     known = {table.name: table.rows for table in public.values()}
     try:

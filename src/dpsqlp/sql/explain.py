@@ -21,8 +21,10 @@ from typing import Any
 from dpsqlp.accounting.gdp import epsilon_of
 from dpsqlp.plan import Plan
 from dpsqlp.sql.clock import duration
+from dpsqlp.sql.overlap import may_share
 from dpsqlp.sql.plan import standard_deviations
 from dpsqlp.sql.query import Hop, Query
+from dpsqlp.sql.warnings import find_warnings
 
 
 def explain(query: Query, plan: Plan) -> dict[str, Any]:
@@ -84,6 +86,7 @@ def explain(query: Query, plan: Plan) -> dict[str, Any]:
             for calibrated, row in zip(calibration.processes, deviations, strict=True)
         ],
         "unprotected": _unprotected(query),
+        "warnings": find_warnings(query),
         "fingerprint": plan.fingerprint.hex(),
     }
 
@@ -122,6 +125,7 @@ def explain_text(name: str, query: Query, plan: Plan) -> str:
         _columns(query, plan),
         _account(query, plan),
         *_unprotected(query),
+        *find_warnings(query),
     ]
     return "\n\n".join(paragraphs) + "\n"
 
@@ -138,11 +142,16 @@ def _unprotected(query: Query) -> list[str]:
 
 
 def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
-    """What several sinks add up to, source by source; empty for a single sink."""
+    """What several sinks add up to, source by source; empty for a single sink.
+
+    Sources that may read the same records count as one.
+    """
     groups: dict[tuple[object, ...], list[tuple[str, Query, Plan]]] = {}
     for sink in sinks:
         query = sink[1]
-        groups.setdefault((query.source.name, query.unit_names, query.period_us), []).append(sink)
+        seen = (other.source for _, other, _ in sinks)
+        first = next(source.name for source in seen if may_share(source, query.source))
+        groups.setdefault((first, query.unit_names, query.period_us), []).append(sink)
     lines = []
     for members in groups.values():
         if len(members) < 2:
@@ -150,13 +159,14 @@ def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
         query = members[0][1]
         nu, epsilon, delta = total([plan for _, _, plan in members])
         names = ", ".join(name for name, _, _ in members)
+        sources = list(dict.fromkeys(member.source.name for _, member, _ in members))
+        same = " (which may read the same records)" if len(sources) > 1 else ""
         lines.append(
-            f"Together the sinks {names} over {query.source.name} are ({_number(epsilon)},"
+            f"Together the sinks {names} over {', '.join(sources)}{same} are ({_number(epsilon)},"
             f" {_number(delta)})-DP for each {unit_text(query.unit_names, query.period_us)}:"
             f" nu^2 adds up to {_number(nu**2)}, the deltas add up."
         )
-    sources = {source for source, _, _ in groups}
-    if len(groups) > len(sources):
+    if len(groups) > len({first for first, _, _ in groups}):
         lines.append(
             "Some sinks over one source protect different units. What they add up to for a person"
             " depends on how many of the smaller units a person has, and is not stated here."
@@ -200,6 +210,13 @@ def _protected(query: Query) -> str:
             f" Protected is that a {names[0]} occurs with one value of {', '.join(names[1:])}. Not"
             f" protected as a whole is a {names[0]}: its other combinations are units of their"
             " own, and what they reveal adds up."
+        )
+    if "VARCHAR" in query.unit_types:
+        name = names[query.unit_types.index("VARCHAR")]
+        text += (
+            f" Texts are compared as they are: 'u', 'U' and 'u ' are three units, each with bounds"
+            f" of its own. Where {name} may be written in several ways, make it one in the FROM"
+            f" clause: FROM (SELECT LOWER(TRIM({name})) AS {name}, ... FROM {query.source.name})."
         )
     return text + " Rows without a unit are dropped."
 
