@@ -19,6 +19,7 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from dpsqlp.sinks.postgres import PostgresSink
+from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
@@ -84,7 +85,7 @@ def bench_source(server: clusters.Cluster, rows: int) -> None:
     )
     options = {"dsn": server.dsn, "table": "events", "column": "id"}
     source = PostgresSource(SourceDef("s", columns, options))
-    taken = source.take(source.begin(), 1, None)
+    taken = source.cut(source.begin(), GridTime(1, 0, 10.0))
 
     def read() -> None:
         with connect() as database:
@@ -94,7 +95,7 @@ def bench_source(server: clusters.Cluster, rows: int) -> None:
 
     say("postgres_read", rows, median_seconds(read, 5))
     after = source.after(source.begin(), taken)
-    say("postgres_take", 1, median_seconds(lambda: source.take(after, 2, None), 20))
+    say("postgres_take", 1, median_seconds(lambda: source.cut(after, GridTime(2, 0, 10.0)), 20))
     source.close()
 
 

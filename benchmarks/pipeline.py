@@ -109,7 +109,8 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
     from core import SECRET, batch, groups, plan
 
     from dpsqlp.stages.advance import advance
-    from dpsqlp.state.journal import Journal
+    from dpsqlp.state.journal import Journal, begin_journal
+    from dpsqlp.state.sealed import SealedStorage
     from dpsqlp.state.storage import LocalStorage
     from dpsqlp.trigger import Pipeline, State
 
@@ -123,7 +124,10 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
             cold = groups(pipeline, np.arange(begin, min(begin + 500_000, size)))
             advance(pipeline.plan, pipeline.noises, table, cold, 0, 1)
         with tempfile.TemporaryDirectory() as folder:
-            journal = Journal(LocalStorage(Path(folder)), pipeline, SECRET, 1)
+            storage = SealedStorage(LocalStorage(Path(folder)))
+            storage.unlock(SECRET)
+            begin_journal(storage, pipeline.plan, SECRET, 1)
+            journal = Journal(storage, pipeline)
             times = []
             for trigger in range(2, 21):
                 keys = dice.choice(sizes[0], touched, replace=False)

@@ -5,6 +5,7 @@ A count per key, updated at every trigger: what the private pipeline would be wi
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import duckdb
@@ -13,7 +14,6 @@ import pyarrow as pa
 
 from dpsqlp.sinks.base import parquet
 from dpsqlp.state.arrays import digest, pack
-from dpsqlp.state.sealed import seal
 from dpsqlp.state.storage import LocalStorage
 from dpsqlp.tables.table import ID_FIELDS, Table
 
@@ -27,7 +27,7 @@ def run(files: Path, state: Path, output: Path, start: int, interval: int, trigg
     database = duckdb.connect(config={"threads": 2, "memory_limit": "2GB"})
     for trigger in range(1, triggers + 1):
         low, high = start + (trigger - 1) * interval, start + trigger * interval
-        storage.put("intent.json", [seal({"trigger": trigger, "span": [low, high]})])
+        storage.put("intent.json", [json.dumps({"trigger": trigger, "span": [low, high]}).encode()])
         groups = database.sql(
             f"SELECT key, count(*) AS n FROM read_parquet('{files}/*.parquet')"
             f" WHERE ts >= make_timestamp({low}) AND ts < make_timestamp({high}) GROUP BY key"
@@ -41,5 +41,6 @@ def run(files: Path, state: Path, output: Path, start: int, interval: int, trigg
         counts = pa.table({"key": groups.column("key"), "n": table.rows["count"][rows]})
         release = parquet(counts)
         storage.put(f"releases/{trigger}", [release])
-        storage.put("manifest.json", [seal({"trigger": trigger, "delta": [name, digest(delta)]})])
+        manifest = {"trigger": trigger, "delta": [name, digest(delta)]}
+        storage.put("manifest.json", [json.dumps(manifest).encode()])
         sink.put(f"trigger-{trigger:012d}.parquet", [release])

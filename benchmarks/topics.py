@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, TopicPartition
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from dpsqlp.clients.kafka import QUICK
+from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.kafka import KafkaSource
 from dpsqlp.sql.query import SourceDef
 from kafka.broker import Broker, running
@@ -61,7 +62,7 @@ def ours(broker: Broker, topic: str, partitions: int) -> int:
     options = {"connector": "kafka", "brokers": broker.address, "topic": topic}
     source = KafkaSource(SourceDef("s", COLUMNS, options), Path())
     with duckdb.connect() as database:
-        source.read(source.take(source.begin(), 1, None), database)
+        source.read(source.cut(source.begin(), GridTime(1, 0, 10.0)), database)
         records = database.sql("SELECT count(dwell) FROM s").fetchall()[0][0]
     source.close()
     return int(records)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.engines.engine import Progress
+from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
 from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import UnavailableError
 from dpsqlp.sinks.base import Sink
+from dpsqlp.sources.base import GridTime
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Hop, Query, Tumble
 from twin import Row, Twin, canonical
@@ -63,6 +64,11 @@ def replay(start: int, stop: int, every: int = 15) -> str:
     )
 
 
+def at(trigger: int, time: int = 1 << 62) -> GridTime:
+    """A grid time with all the time in the world."""
+    return GridTime(trigger, time, math.inf)
+
+
 class Collected(Sink):
     """Keeps releases in memory."""
 
@@ -93,22 +99,54 @@ def made(folder: Path, sql: str, **options: Any) -> LocalEngine:
     )
 
 
-@dataclass
 class FakeClock:
-    """A clock that waits by jumping, and lets things happen on the way."""
+    """Virtual time: it moves on when every thread that waits by it waits, to the first moment that
+    one of them waits for, and lets things happen on the way.
+    """
 
-    time: int = START
-    happenings: Sequence[tuple[int, Callable[[], None]]] = ()
+    def __init__(
+        self, time: int = START, happenings: Sequence[tuple[int, Callable[[], None]]] = ()
+    ) -> None:
+        self.time = time
+        self.happenings = happenings
+        self._expected = 1
+        self._seen: set[threading.Thread] = set()
+        self._waits: dict[threading.Thread, tuple[int, threading.Event]] = {}
+        self._changed = threading.Condition(threading.RLock())
+
+    def expect(self, threads: int) -> None:
+        """So many threads will wait by it; it stands still until all of them have begun to."""
+        self._expected, self._seen = threads, set()
 
     def now(self) -> int:
         return self.time
 
     def wait(self, until: int, stop: threading.Event) -> None:
+        me = threading.current_thread()
+        with self._changed:
+            self._seen.add(me)
+            self._waits[me] = (until, stop)
+            try:
+                while self.time < until and not stop.is_set():
+                    if not self._moved_on():
+                        self._changed.wait(0.001)
+            finally:
+                del self._waits[me]
+                self._changed.notify_all()
+
+    def _moved_on(self) -> bool:
+        busy = any(thread.is_alive() and thread not in self._waits for thread in self._seen)
+        woken = any(stop.is_set() or until <= self.time for until, stop in self._waits.values())
+        if busy or woken or len(self._seen) < self._expected:
+            return False
+        target = min(until for until, _ in self._waits.values())
         for at, happens in sorted(self.happenings, key=lambda item: item[0]):
-            if self.time < at <= until:
+            if self.time < at <= target:
                 self.time = at
                 happens()
-        self.time = max(self.time, until)
+        self.time = max(self.time, target)
+        self._changed.notify_all()
+        return True
 
 
 def table(records: Sequence[Record]) -> pa.Table:
@@ -126,6 +164,26 @@ def write(path: Path, records: Sequence[Record]) -> None:
     temporary.rename(path)
 
 
+def step(engine: Engine) -> Progress:
+    """One step; the source is cut now for the next trigger, unless that is decided."""
+    if not engine.ready:
+        engine.cut(engine.next_trigger)
+    return engine.step()
+
+
+def run_engines(
+    engines: dict[str, LocalEngine],
+    stop: threading.Event,
+    report: Callable[[str, Progress | UnavailableError], None],
+) -> None:
+    """Run engines, whose fake clock is told how many threads they have."""
+    clocks = [engine.clock for engine in engines.values() if isinstance(engine.clock, FakeClock)]
+    if clocks:
+        assert len(set(map(id, clocks))) == 1
+        clocks[0].expect(sum(1 + (not e.schedule.on_event_time) for e in engines.values()))
+    run_together(engines, stop, report)
+
+
 def run_all(engine: LocalEngine, triggers: int | None = None) -> dict[int, list[dict[str, Any]]]:
     """Run to the end, or a number of triggers; the rows of each, from a `Collected` sink."""
     assert isinstance(engine.sink, Collected)
@@ -138,7 +196,7 @@ def run_all(engine: LocalEngine, triggers: int | None = None) -> dict[int, list[
             stop.set()
 
     try:
-        run_together({"t": engine}, engine.clock, stop, report)
+        run_engines({"t": engine}, stop, report)
     finally:
         engine.close()
     assert ran == list(range(ran[0], ran[0] + len(ran))) if ran else True

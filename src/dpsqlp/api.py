@@ -20,7 +20,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
@@ -32,7 +31,7 @@ from dpsqlp.errors import (
     TriggerError,
     UnavailableError,
 )
-from dpsqlp.sinks.base import Sink, make_sink
+from dpsqlp.sinks.base import Sink, is_another, make_sink, release_digest
 from dpsqlp.sources.pushed import PushedSource, StandardInput, arrow_table
 from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
 
@@ -67,17 +66,16 @@ def open(  # noqa: A001  read as dpsqlp.open
     public = {name: arrow_table(frame) for name, frame in (tables or {}).items()}
     program = compile_script(text, tables=public, folder=str(folder))
     chosen = choose(program.sinks, sink)
-    clock, session = _Clock(), _Session(_target(chosen, folder))
+    session = _Session(_target(chosen, folder))
     engine = open_engine(
         chosen,
         state=state,
         secret=state.with_suffix(".secret") if secret is None else Path(secret),
         folder=folder,
         output=session,
-        clock=clock,
         threads=threads,
     )
-    return Stream(chosen.name, engine, clock, session)
+    return Stream(chosen.name, engine, session)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -117,20 +115,19 @@ class Release:
 class Stream:
     """A running query. One process at a time holds its state: close it, or use `with`."""
 
-    def __init__(self, name: str, engine: LocalEngine, clock: _Clock, session: _Session) -> None:
+    def __init__(self, name: str, engine: LocalEngine, session: _Session) -> None:
         """Take over an engine; a trigger that was cut off is finished first."""
         self.name = name
         self._engine = engine
-        self._clock = clock
         self._session = session
         self._closed: str | None = None
         self._stepping = threading.Lock()
-        if engine.journal.pending() is not None:
-            try:
+        try:
+            while engine.journal.pending() is not None or engine.cuts.waiting:
                 self._step()
-            except UnavailableError:
-                engine.close()
-                raise
+        except UnavailableError:
+            engine.close()
+            raise
 
     def feed(self, frame: Any) -> None:
         """Hand over records for the next trigger. Until it has run they are yours to keep."""
@@ -157,10 +154,10 @@ class Stream:
             )
         schedule = engine.schedule
         if schedule.on_event_time or engine.query.window is None:
-            return self._session.last(self._step())
-        ran = []
-        while not engine.published or schedule.due(engine.next_trigger) <= self._clock.now():
-            ran.append(self._session.last(self._step()))
+            return self._session.last(self._step(engine.next_trigger))
+        ran, last = [], schedule.current(engine.clock.now())
+        while not engine.published or engine.next_trigger <= last:
+            ran.append(self._session.last(self._step(last)))
         if not ran:
             return Release(engine.empty_release(), None)
         return Release(pa.concat_tables([release.table for release in ran]), ran[-1].trigger)
@@ -215,14 +212,17 @@ class Stream:
         closed = "closed" if self._closed else f"next_trigger={self.next_trigger}"
         return f"Stream({self.name!r}, {closed}, finished={self.finished})"
 
-    def _step(self) -> Progress:
-        """One trigger. A failure may leave memory ahead of the disk, so nothing goes on from it."""
+    def _step(self, cut: int | None = None) -> Progress:
+        """One trigger, after the source was cut for `cut`, if that is a trigger to come.
+
+        A failure may leave memory ahead of the disk, so nothing goes on from it.
+        """
         engine = self._engine
         if not self._stepping.acquire(blocking=False):
             raise TriggerError("Another thread runs a trigger of this stream. Wait for it.")
-        if engine.query.window is None and not engine.schedule.on_event_time:
-            self._clock.pinned = engine.schedule.due(engine.next_trigger)
         try:
+            if cut is not None and not engine.ready:
+                engine.cut(cut)
             return engine.step()
         except UnavailableError:
             raise
@@ -233,7 +233,6 @@ class Stream:
             )
             raise
         finally:
-            self._clock.pinned = None
             self._stepping.release()
 
     def _close(self, reason: str) -> None:
@@ -245,16 +244,6 @@ class Stream:
         if self._closed is not None:
             raise StateError(self._closed)
         return self._engine
-
-
-class _Clock(SystemClock):
-    """The machine's clock; pinned while a trigger runs that the program has called for."""
-
-    def __init__(self) -> None:
-        self.pinned: int | None = None
-
-    def now(self) -> int:
-        return super().now() if self.pinned is None else self.pinned
 
 
 class _Session(Sink):
@@ -270,7 +259,9 @@ class _Session(Sink):
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Remember a release, and pass it on."""
-        self.tables[trigger] = release
+        known = self.tables.setdefault(trigger, release)
+        if release_digest(known) != release_digest(release):
+            raise is_another(trigger, "this session")
         if self._target is not None:
             self._target.emit(trigger, release)
 

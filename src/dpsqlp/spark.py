@@ -1,6 +1,8 @@
 """Run a query on Spark: a streaming DataFrame in, a private table out.
 
-    query = dpsqlp.spark.start(frame, "views.sql", state="/shared/views.state")
+    query = dpsqlp.spark.start(
+        frame, "views.sql", state="/shared/views.state", unprotected_batches=True
+    )
 
 The state is a folder that the driver and all executors see; the secret a file that they can read,
 and that never goes through Spark. What is released equals what the local engine would release.
@@ -40,6 +42,7 @@ def start(
     write: Callable[[DataFrame, int], None] | None = None,
     tables: Mapping[str, Any] | None = None,
     shards: int = 8,
+    unprotected_batches: bool = False,
 ) -> StreamingQuery:
     """Start a Structured Streaming query, or go on with one. `frame` is a stream with the columns
     of the query's source, whose connector is 'python'.
@@ -49,7 +52,19 @@ def start(
     is none, that driver and executors can read.
     Releases go where CREATE SINK says, or as a DataFrame to `write(release, trigger)`; after a
     crash the last trigger is written again, the same. `shards` is fixed at the first start.
+
+    Spark decides what a batch has when the batch before has ended, not when its trigger is due. So
+    a unit whose records take long moves those of others to a later trigger, which is outside the
+    promise: `unprotected_batches=True` accepts that. Files and topics that the engine reads itself
+    (`dpsqlp run --engine spark`) are cut by the clock.
     """
+    if not unprotected_batches:
+        raise PlanError(
+            "Spark, not the clock, decides which batch of a streaming DataFrame a record is in: a"
+            " unit whose records take long moves those of others to a later trigger. Read files or"
+            " Kafka with `dpsqlp run --engine spark`, or accept that this is outside the promise:"
+            " start(..., unprotected_batches=True)."
+        )
     text, file = read_script(sql)
     folder = Path() if file is None else file.parent
     public = {name: arrow_table(table) for name, table in (tables or {}).items()}

@@ -16,9 +16,11 @@ import pytest
 
 import dpsqlp
 from dpsqlp import api
+from dpsqlp.engines import clock
 from dpsqlp.errors import (
     DpsqlpError,
     PlanError,
+    SinkError,
     SourceError,
     StateError,
     TriggerError,
@@ -99,8 +101,8 @@ def test_records_fed_late_are_not_lost_without_a_window(
 ) -> None:
     """The program calls for a trigger; the clock does not make it a missed one."""
     with dpsqlp.open(SQL, state=tmp_path / "state") as stream:
-        now = stream._clock.now()
-        monkeypatch.setattr(api.SystemClock, "now", lambda self: now + 3_600_000_000)
+        now = stream._engine.clock.now()
+        monkeypatch.setattr(clock.SystemClock, "now", lambda self: now + 3_600_000_000)
         stream.feed(views(1))
         assert counts(stream.trigger())["/home"] > USERS / 2
 
@@ -132,7 +134,7 @@ def test_a_failed_trigger_is_finished_after_opening_again(
     stream = dpsqlp.open(SQL, state=tmp_path / "state")
     stream.feed(views(1))
 
-    def fail(*args: Any) -> None:
+    def fail(*args: Any, **shown: Any) -> None:
         raise OSError("no space")
 
     monkeypatch.setattr(stream._engine.journal, "commit", fail)
@@ -145,11 +147,23 @@ def test_a_failed_trigger_is_finished_after_opening_again(
         assert abs(counts(stream.releases()[0])["/home"] - USERS) < 30
 
 
+def test_a_session_has_one_release_of_a_trigger(tmp_path: Path) -> None:
+    """Given again it is the same; another is refused."""
+    with dpsqlp.open(SQL, state=tmp_path / "state") as stream:
+        stream.feed(views(1))
+        release = stream.trigger()
+        assert len(release) > 0
+        stream._session.emit(1, pa.table(release.table.to_pydict(), release.table.schema))
+        with pytest.raises(SinkError, match="other rows"):
+            stream._session.emit(1, release.table.slice(1))
+        assert stream.releases()[0].table == release.table
+
+
 def test_windows_on_the_clock_run_every_trigger_that_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = 1_704_067_200_000_000  # 2024-01-01 00:00:00 UTC
-    monkeypatch.setattr(api.SystemClock, "now", lambda self: time)
+    monkeypatch.setattr(clock.SystemClock, "now", lambda self: time)
     with dpsqlp.open(WINDOWED, state=tmp_path / "state") as stream:
         stream.feed(views(1))
         nothing = stream.trigger()
@@ -170,7 +184,7 @@ def test_a_release_that_was_not_taken_is_published_at_the_next_call(
 ) -> None:
     """Not only when another trigger is due."""
     time = 1_704_067_200_000_000  # 2024-01-01 00:00:00 UTC
-    monkeypatch.setattr(api.SystemClock, "now", lambda self: time)
+    monkeypatch.setattr(clock.SystemClock, "now", lambda self: time)
     with dpsqlp.open(WINDOWED, state=tmp_path / "w.state") as stream:
         stream.feed(views(1))
         time += 600_000_000

@@ -287,6 +287,39 @@ def test_inspect_depends_on_released_data_alone(script: Path) -> None:
     assert "rare" not in first
 
 
+def test_inspect_verifies_with_the_secret_and_says_so_without(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the public part is shown all the same; with it a changed one is refused."""
+    state, secret = script.with_suffix(".state"), script.with_suffix(".secret")
+    assert call("run", script).exit_code == 0
+    verified = call("inspect", state).stdout
+    assert "verified     with the secret" in verified
+    assert call("inspect", state / "popular").stdout.startswith(verified.strip())
+    secret.rename(script.parent / "elsewhere")
+    unverified = call("inspect", state).stdout
+    assert "verified     no: anybody who can write here could have changed it" in unverified
+    assert unverified.splitlines()[:-1] == verified.splitlines()[:-1]
+    named = ("--secret", script.parent / "elsewhere")
+    assert call("inspect", state, *named).stdout == verified
+    assert "is missing" in call("inspect", state, "--secret", secret).stderr
+    monkeypatch.setenv("DPSQLP_SECRET", "ab" * 32)
+    assert "The secret is not the one" in call("inspect", state).stderr
+    monkeypatch.delenv("DPSQLP_SECRET")
+    manifest = state / "popular" / "manifest.json"
+    body = json.loads(manifest.read_text())
+    public = json.loads(body["public"])
+    for changed in (public | {"rows": 9999}, {}):
+        body["public"] = json.dumps(changed, sort_keys=True)
+        manifest.write_text(json.dumps(body))
+        answer = call("inspect", state, *named)
+        assert answer.exit_code == 1
+        assert "manifest.json is damaged, or was not written" in answer.stderr
+    body["public"] = json.dumps(public | {"rows": 9999}, sort_keys=True)
+    manifest.write_text(json.dumps(body))
+    assert "9,999 rows" in call("inspect", state).stdout
+
+
 def lines(start: int) -> bytes:
     return b"".join(
         json.dumps({"url": "/home", "user_id": user}).encode() + b"\n"

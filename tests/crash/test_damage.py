@@ -14,11 +14,11 @@ import pytest
 from crash.crashes import Worker, begun, copied, outputs, steps
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.errors import DpsqlpError, SecretError, SourceError, StateError
-from dpsqlp.state.journal import FORMAT, read_manifest
-from dpsqlp.state.sealed import seal, unseal
+from dpsqlp.state.sealed import FORMAT
 from dpsqlp.state.storage import LocalStorage
 from processes import until
 from running import MINUTE, START, FakeClock, Record, made, run_all, script, write
+from state.sealing import committed, opened_folder
 
 QUARTER = 15 * MINUTE
 
@@ -64,13 +64,16 @@ def recovers(folder: Path, worker: Worker) -> None:
     assert outputs(folder) == outputs(folder.parent / "whole")
 
 
+def secret_of(folder: Path) -> bytes:
+    return bytes.fromhex((folder / "secret").read_text())
+
+
 def state_files(folder: Path) -> list[Path]:
     """The files that the state consists of; a crash may have left others."""
     storage = LocalStorage(folder / "state" / "t")
-    manifest = read_manifest(storage)
-    assert manifest is not None
+    manifest = committed(storage.root, secret_of(folder))
     names = {"pipeline.json", "manifest.json", "intent.json"} | manifest.files()
-    assert names < set(storage.list())
+    assert names <= set(storage.list())
     return [storage.root / name for name in sorted(names)]
 
 
@@ -128,6 +131,74 @@ def test_an_older_manifest_is_refused(finished: Path, worker: Worker) -> None:
     refused(folder, StateError, "older than what was published.*Restore the whole folder")
 
 
+def test_what_is_left_of_a_pipeline_is_refused(finished: Path, worker: Worker) -> None:
+    """Only pipeline.json is left: the same noise would run over what the records are by now."""
+    folder = copied(finished, "left")
+    kept = contents(folder)
+    for path in (folder / "state" / "t").rglob("*"):
+        if path.is_file() and path.name != "pipeline.json":
+            path.unlink()
+    refused(folder, StateError, "manifest.json is missing.*Restore the whole folder")
+    for name, data in kept.items():
+        (folder / name).write_bytes(data)
+    recovers(folder, worker)
+
+
+def test_files_that_were_swapped_are_refused(finished: Path, worker: Worker) -> None:
+    """A file under the name of another trigger, shard or purpose."""
+    folder = copied(finished, "swapped")
+    files = [path for path in state_files(folder) if path.name != "pipeline.json"]
+    assert len({path.parent.parent.parent.name for path in files}) >= 3
+    for target, source in zip(files, files[1:] + files[:1], strict=True):
+        data = target.read_bytes()
+        target.write_bytes(source.read_bytes())
+        refused(folder, StateError, "Restore the whole folder|Use the version")
+        target.write_bytes(data)
+    recovers(folder, worker)
+
+
+def test_files_of_another_instance_are_refused(finished: Path, worker: Worker) -> None:
+    """The same query, records and secret, run for as long: every file but the description."""
+    other = finished.parent / "instance"
+    shutil.rmtree(other, ignore_errors=True)
+    other.mkdir()
+    shutil.copy(finished / "query.sql", other)
+    shutil.copy(finished / "secret", other)
+    assert worker.run(other) == 0
+    whole = copied(finished.parent / "whole", "another")
+    names = {path.relative_to(other) for path in state_files(other)}
+    shared = [path for path in state_files(whole) if path.relative_to(whole) in names]
+    assert len(shared) >= 5
+    for path in shared:
+        if path.name != "pipeline.json":
+            data = path.read_bytes()
+            path.write_bytes((other / path.relative_to(whole)).read_bytes())
+            refused(whole, StateError, "not written under this name by this pipeline")
+            path.write_bytes(data)
+    opened(whole).close()
+
+
+def test_a_changed_public_part_is_refused(finished: Path, worker: Worker) -> None:
+    """Who writes without the secret is noticed, whatever they write."""
+    folder = copied(finished, "public")
+    for name, field, value in (
+        ("pipeline.json", "created", 1),
+        ("pipeline.json", "shards", 1),
+        ("manifest.json", "trigger", None),
+        ("manifest.json", "rows", 0),
+    ):
+        path = folder / "state" / "t" / name
+        data = path.read_bytes()
+        body = json.loads(data)
+        public = json.loads(body["public"])
+        assert public[field] != value
+        text = json.dumps(public | {field: value}, sort_keys=True)
+        path.write_bytes(json.dumps(body | {"public": text}).encode())
+        refused(folder, StateError, "not written under this name by this pipeline")
+        path.write_bytes(data)
+    recovers(folder, worker)
+
+
 def test_a_foreign_manifest_is_refused(finished: Path, worker: Worker) -> None:
     """The state of another instance of the very same query."""
     other = finished.parent / "other"
@@ -139,19 +210,19 @@ def test_a_foreign_manifest_is_refused(finished: Path, worker: Worker) -> None:
     manifest = folder / "state" / "t" / "manifest.json"
     kept = manifest.read_bytes()
     shutil.copy(other / "state" / "t" / "manifest.json", manifest)
-    refused(folder, StateError, "not the one this state was made with")
+    refused(folder, StateError, "not written under this name by this pipeline")
     manifest.write_bytes(kept)
     recovers(folder, worker)
 
 
 def test_another_format_is_refused(finished: Path) -> None:
-    """A state of a later version is left alone."""
+    """A state of a later version is left alone, or of an earlier one."""
     folder = copied(finished, "format")
     manifest = folder / "state" / "t" / "manifest.json"
-    body = unseal(manifest.read_bytes(), "manifest.json")
-    assert body is not None
-    manifest.write_bytes(seal(body | {"format": FORMAT + 1}))
-    refused(folder, StateError, "Use the version of dpsqlp that wrote it")
+    body = json.loads(manifest.read_bytes())
+    for other in ({**body, "format": FORMAT + 1}, {"body": "{}", "sha256": ""}):
+        manifest.write_bytes(json.dumps(other).encode())
+        refused(folder, StateError, "Use the version of dpsqlp that wrote it")
 
 
 def test_secrets(finished: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,19 +306,19 @@ def arrivals(key: str) -> list[Record]:
 
 
 def test_a_retry_reads_what_was_intended(worker: Worker, tmp_path: Path) -> None:
-    """Files that arrive after the intent wait for the next trigger, also when the trigger is run
+    """Files that arrive after the cut wait for the next trigger, also when the trigger is run
     again after a crash: equal noise on more records would show what was added."""
     pipeline = tmp_path / "begun"
     sql = growing(pipeline)
     write(tmp_path / "in" / "1.parquet", arrivals("a"))
     made(pipeline, sql, clock=FakeClock(START)).close()
     whole = copied(pipeline, "whole")
-    command = {"now": START + QUARTER + MINUTE, "triggers": 1}
+    command = {"now": START + QUARTER}
     assert worker.run(whole, **command) == 0
     kinds = steps(whole)
     killed = {}
     for number, kind in enumerate(kinds, 1):
-        if number > kinds.index("sync_folder intent.json") + 1 and kind.startswith(("write", "re")):
+        if number > kinds.index("sync_folder cuts") + 1 and kind.startswith(("write", "re")):
             killed.setdefault(kind, number)
     assert {"write units", "rename releases", "rename manifest.json", "write out"} <= set(killed)
     for number in killed.values():
@@ -255,14 +326,13 @@ def test_a_retry_reads_what_was_intended(worker: Worker, tmp_path: Path) -> None
         assert worker.run(folder, kill_at=number, **command) == -signal.SIGKILL
     write(tmp_path / "in" / "2.parquet", arrivals("b"))
     write(tmp_path / "in" / "0.parquet", arrivals("c"))
-    then = {"now": START + 2 * QUARTER + MINUTE, "triggers": 1}
+    then = {"now": START + 2 * QUARTER}
     assert worker.run(whole, **then) == 0
     expected = outputs(whole)
     assert len(expected) == 2
     for number in killed.values():
         folder = tmp_path / f"killed{number}"
-        committed = (folder / "state" / "t" / "manifest.json").exists()
-        assert worker.run(folder, now=then["now"], triggers=1 if committed else 2) == 0
+        assert worker.run(folder, **then) == 0
         assert outputs(folder) == expected, kinds[number - 1]
 
 
@@ -279,27 +349,27 @@ def test_a_file_that_is_not_as_intended_is_refused(
     clock = FakeClock(START)
     made(folder, sql, clock=clock).close()
     now = START + QUARTER
-    kill_at = 5  # after the intent's write, sync, rename, sync_folder
-    assert worker.run(folder, now=now, triggers=1, kill_at=kill_at) == -signal.SIGKILL
+    kill_at = 5  # after the cut's write, sync, rename, sync_folder
+    assert worker.run(folder, now=now, kill_at=kill_at) == -signal.SIGKILL
     path.unlink()
     if what == "changed":
         write(path, arrivals("b"))
     for _ in range(2):
-        assert worker.run(folder, now=now, triggers=1) == 2
+        assert worker.run(folder, now=now) == 2
         error = (folder / "error.txt").read_text()
         assert error.startswith(f"{SourceError.__name__}: The file {path} ")
         assert "bring back the file as it was" in error
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert worker.run(folder, now=now, triggers=1) == 0
+    assert worker.run(folder, now=now) == 0
     assert len(outputs(folder)) == 1
 
 
 def test_an_intent_holds_no_record(finished: Path) -> None:
     """It names files and times alone."""
-    intent = json.loads((finished / "state" / "t" / "intent.json").read_bytes())
-    body = json.loads(intent["body"])
-    assert set(body) == {"trigger", "records", "fingerprint", "instance"}
+    state = opened_folder(finished / "state" / "t", secret_of(finished))
+    body = json.loads(state.get("intent.json") or b"")
+    assert set(body) == {"trigger", "records", "left_behind", "fingerprint"}
     assert set(body["records"]) == {"files", "span"}
     assert body["records"]["span"][1] - body["records"]["span"][0] == QUARTER
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import slow
 from crash.crashes import ALL, Worker, begun, copied, outputs, steps
+from running import MINUTE, START, FakeClock, made
 
 KILLED = -signal.SIGKILL
 OBJECTS = ("intent.json", "units", "keys", "selected", "releases", "manifest.json", "out")
@@ -42,6 +45,55 @@ def test_killed_at_every_step(worker: Worker, tmp_path: Path) -> None:
             assert worker.run(folder, kill_at=1 + kill_at % 5) == KILLED
         assert worker.run(folder) == 0
         assert outputs(folder) == expected, f"killed before step {kill_at}, {kinds[kill_at - 1]}"
+
+
+def test_killed_while_cuts_wait(worker: Worker, tmp_path: Path) -> None:
+    """Each trigger reads what had come by its own cut, however often the process ends and whatever
+    has come since.
+    """
+    pipeline, feed = tmp_path / "begun", slow.Files(tmp_path)
+    pipeline.mkdir()
+    sql = slow.script(feed.clause.replace("in/", f"{tmp_path}/in/"), "15 MINUTES")
+    sql = sql.replace("connector = 'python'", "connector = 'parquet', path = 'out'")
+    (pipeline / "query.sql").write_text(sql)
+    engine = made(pipeline, sql, clock=FakeClock(START))
+    for trigger in (1, 2, 4):  # the third was missed
+        feed.deliver(slow.crowd(trigger))
+        engine.cut(trigger)
+    engine.close()
+    now = START + 4 * 15 * MINUTE
+    whole = copied(pipeline, "whole")
+    assert worker.run(whole, now=now) == 0
+    expected, kinds = outputs(whole), steps(whole)
+    assert len(expected) == 4
+    feed.deliver(slow.crowd(5))
+    assert "remove cuts" in kinds
+    for kill_at in range(1, len(kinds) + 1) if ALL else _sample(kinds):
+        folder = copied(pipeline, "killed")
+        assert worker.run(folder, now=now, kill_at=kill_at) == KILLED
+        assert worker.run(folder, now=now) == 0
+        assert outputs(folder) == expected, f"killed before step {kill_at}, {kinds[kill_at - 1]}"
+
+
+def test_killed_while_it_is_created(worker: Worker, tmp_path: Path) -> None:
+    """A pipeline that is half there is created again; one that is there keeps its instance."""
+    empty = begun(tmp_path, 1)
+    shutil.rmtree(empty / "state")
+    shutil.rmtree(empty / "out")
+    whole = copied(empty, "whole")
+    assert worker.run(whole) == 0
+    kinds = steps(whole)
+    files = [kind.split(" ")[1] for kind in kinds[:8]]
+    assert files == ["manifest.json"] * 4 + ["pipeline.json"] * 4
+    for kill_at in range(1, kinds.index("write intent.json") + 2):
+        folder = copied(empty, "killed")
+        assert worker.run(folder, kill_at=kill_at) == KILLED
+        described = folder / "state" / "t" / "pipeline.json"
+        before = described.read_bytes() if described.exists() else None
+        assert worker.run(folder) == 0
+        assert before in (None, described.read_bytes())
+        assert (before is None) == (kill_at <= 7)
+        assert len(outputs(folder)) == 6
 
 
 def _sample(kinds: list[str]) -> list[int]:

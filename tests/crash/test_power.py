@@ -14,6 +14,7 @@ from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
 from dpsqlp.state import shards
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 from running import HOUR, SECRET, START, FakeClock, Record, replay, script, write
 from state.disks import Crash, FakeDisk
@@ -38,29 +39,27 @@ def query(tmp_path: Path) -> Query:
     return compile_script(sql).sinks[0].query
 
 
-def run(query: Query, folder: Path, disk: FakeDisk) -> None:
+def run(query: Query, folder: Path, disk: FakeDisk, triggers: int = 100) -> None:
     """Open whatever the disk holds and run to the end; no thread outlives it."""
     sink = FileSink(OUT, "parquet")
     sink._storage = LocalStorage(OUT, disk)
     source = FileSource(query.source, query.event_column, folder)
-    storage = LocalStorage(STATE, disk)
+    storage = SealedStorage(LocalStorage(STATE, disk))
     clock = FakeClock(START)
     engine = LocalEngine(query, storage, SECRET.key, source, sink, clock=clock, threads=1)
     try:
-        while not engine.finished:
+        while not engine.finished and triggers > 0:
             engine.step()
+            triggers -= 1
     finally:
         engine.close()
 
 
 def begun(query: Query, folder: Path) -> tuple[FakeDisk, FakeDisk]:
     """A disk with a created pipeline, and the same after an undisturbed run."""
-    first, whole = FakeDisk(), FakeDisk()
-    run(query, folder, whole)
-    pipeline = STATE / "pipeline.json"
-    for contents in (first.contents, first.durable):
-        contents[pipeline] = whole.contents[pipeline]
-    first.synced = {pipeline}
+    first = FakeDisk()
+    run(query, folder, first, triggers=0)
+    first.crash()
     whole = copied(first)
     run(query, folder, whole)
     return first, whole
@@ -92,6 +91,21 @@ def test_power_that_fails_at_any_step_changes_nothing(query: Query, tmp_path: Pa
         disk.crash()
         run(query, tmp_path, disk)
         assert outputs(disk) == expected, f"step {crash_at}"
+
+
+def test_power_that_fails_while_a_pipeline_is_created(query: Query, tmp_path: Path) -> None:
+    """It is created again, or goes on: nothing has been released yet."""
+    created = FakeDisk()
+    run(query, tmp_path, created, triggers=0)
+    assert created.steps == 8 + 4  # two files, and whose the sink's folder is
+    for crash_at in range(1, created.steps + 1):
+        disk = FakeDisk()
+        disk.crash_at = crash_at
+        with pytest.raises(Crash):
+            run(query, tmp_path, disk)
+        disk.crash()
+        run(query, tmp_path, disk)
+        assert len(outputs(disk)) == 4, f"step {crash_at}"
 
 
 def test_a_disk_that_fills_up_changes_nothing(query: Query, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """A process that runs a pipeline in forked children, to be killed. Everything is imported once.
 
 Reads one JSON object a line: folder (with query.sql, state, secret), kill_at (the number of the
-disk step before which the child kills itself), file_bytes (the largest file it may write), now and
-triggers (a standing clock and how many triggers to run), hold (open the state and wait). Answers
+disk step before which the child kills itself), file_bytes (the largest file it may write), now (a
+standing clock: what is due by then is run), hold (open the state and wait). Answers
 with the child's pid and, after an empty line, with its wait status. A child leaves its disk steps
 in steps.txt and an error in error.txt.
 """
@@ -23,18 +23,18 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.accounting.model import CalibratedProcess, Process
-from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
 from dpsqlp.engines.together import run_together
-from dpsqlp.errors import DpsqlpError, UnavailableError
+from dpsqlp.errors import DpsqlpError
 from dpsqlp.sql import compile_script
 from dpsqlp.stages.batch import MicroBatch
-from dpsqlp.state import journal, shards
+from dpsqlp.state import shards
 from dpsqlp.state.storage import LocalDisk, LocalStorage
 from dpsqlp.trigger import Pipeline
 from plans import COUNT, SECRET, make_plan
 from state.disks import FakeDisk
+from state.sealing import opened_journal
 
 
 class Standing:
@@ -47,7 +47,7 @@ class Standing:
         return self._time
 
     def wait(self, until: int, stop: threading.Event) -> None:
-        pass
+        raise NotImplementedError
 
 
 class Steps:
@@ -101,7 +101,10 @@ def run(command: dict[str, Any]) -> None:
         if command.get("hold"):
             (folder / "holds").touch()
             signal.pause()
-        _run(engine, command.get("triggers"))
+        if clock is None:
+            run_together({"t": engine}, threading.Event(), lambda *_: None)
+        else:
+            _run_due(engine)
         engine.close()
     except DpsqlpError as error:
         if not command.get("file_bytes"):
@@ -111,15 +114,12 @@ def run(command: dict[str, Any]) -> None:
         (folder / "steps.txt").write_text("\n".join(steps.names))
 
 
-def _run(engine: LocalEngine, triggers: int | None) -> None:
-    stop, ran = threading.Event(), []
-
-    def report(name: str, progress: Progress | UnavailableError) -> None:
-        ran.append(progress)
-        if len(ran) == triggers:
-            stop.set()
-
-    run_together({"t": engine}, engine.clock, stop, report)
+def _run_due(engine: LocalEngine) -> None:
+    last = engine.schedule.current(engine.clock.now())
+    while not engine.published or engine.next_trigger <= last:
+        if not engine.ready:
+            engine.cut(last)
+        engine.step()
 
 
 def warm() -> None:
@@ -137,7 +137,7 @@ def warm() -> None:
     )
     for trigger in range(1, 9):
         core = Pipeline(plan, SECRET)
-        log = journal.Journal(storage, core, SECRET, 2)
+        log = opened_journal(storage, core, SECRET, 2)
         state = log.load()
         step = core.step(state, core.admit(batch, trigger))
         log.commit(log.save(state, step), b"", None)

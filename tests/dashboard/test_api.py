@@ -28,7 +28,7 @@ from dpsqlp.dashboard.origins import ParquetFolder, find_origins
 from dpsqlp.dashboard.release import identify
 from dpsqlp.dashboard.statement import guess_percent
 from dpsqlp.engines.script import open_engine
-from dpsqlp.errors import StateError
+from dpsqlp.errors import SinkError, StateError
 from dpsqlp.sql import compile_script, explain_text
 from processes import until
 from running import Collected, FakeClock
@@ -412,6 +412,23 @@ def test_a_release_that_could_not_be_kept_is_tried_again(tmp_path: Path, again: 
     kept.close()
     found = [pq.read_table(path)["trigger"].to_pylist() for path in sorted(kept.folder.iterdir())]
     assert found == [[1], [2], [3]][: 2 + again]
+
+
+def test_a_kept_release_is_not_replaced(tmp_path: Path) -> None:
+    """Given again, as after a restart, it stays; another is refused."""
+
+    def kept(*values: int) -> None:
+        sink = Kept(Collected(), tmp_path, "t")
+        sink.emit(1, pa.table({"trigger": [1] * len(values), "n": values}))
+        sink.close()
+
+    kept(1, 2)
+    [file] = (tmp_path / "t.releases").glob("trigger-*")
+    before = file.read_bytes(), file.stat().st_mtime_ns
+    kept(1, 2)
+    with pytest.raises(SinkError, match=r"other rows.*Nothing was replaced"):
+        kept(1, 3)
+    assert (file.read_bytes(), file.stat().st_mtime_ns) == before
 
 
 def test_a_page_begins_before_the_first_trigger(tmp_path: Path) -> None:

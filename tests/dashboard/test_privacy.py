@@ -11,6 +11,7 @@ import pytest
 from dashboard.asking import SINK, ask, client, everything, fetch
 from dashboard.pipelines import live_run, replay, write_events
 from processes import until
+from state.sealing import committed
 
 
 def test_unreleased_data_changes_no_byte(tmp_path: Path) -> None:
@@ -48,13 +49,13 @@ def test_the_state_the_stream_and_the_secret_are_not_needed(ran: Path, tmp_path:
 def test_nothing_of_the_instance_or_the_source_is_shown(ran: Path) -> None:
     kept = "".join(path.read_text() for path in (ran / "state" / "popular.releases").glob("*.json"))
     shown = kept + "".join(body.decode() for _, body in everything(client(ran / "state")).values())
-    pipeline = json.loads(json.loads((ran / "state/popular/pipeline.json").read_text())["body"])
-    manifest = json.loads(json.loads((ran / "state/popular/manifest.json").read_text())["body"])
+    secret = (ran / "secret").read_text().strip()
+    pipeline = json.loads(json.loads((ran / "state/popular/pipeline.json").read_text())["public"])
     for hidden in (
         pipeline["instance"],
-        manifest["secret_check"],
-        manifest["input_digest"],
-        (ran / "secret").read_text().strip(),
+        pipeline["secret_check"],
+        committed(ran / "state/popular", bytes.fromhex(secret)).input_digest,
+        secret,
         "/rare",
         "a.parquet",
         str(ran),

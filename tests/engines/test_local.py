@@ -6,6 +6,7 @@ import io
 import random
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,8 +22,10 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, SourceError, SqlError, TriggerError, UnavailableError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources import base
+from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.pushed import PushedSource, StandardInput
-from dpsqlp.state.journal import Intent, read_manifest
+from dpsqlp.state.journal import MANIFEST, Intent
+from dpsqlp.state.sealed import read_public
 from dpsqlp.state.storage import LocalStorage
 from running import (
     HOUR,
@@ -36,7 +39,9 @@ from running import (
     made,
     replay,
     run_all,
+    run_engines,
     script,
+    step,
     table,
     twin_run,
     write,
@@ -231,15 +236,11 @@ def test_missed_triggers_run_empty_and_the_next_takes_their_records(tmp_path: Pa
     batches: dict[int, Sequence[Record]] = {
         FIRST: crowd("a", START),
         FIRST + 1: (),
-        FIRST + 2: crowd("b", START + 20 * MINUTE),
-        FIRST + 3: (),
+        FIRST + 2: (),  # its time had passed
+        FIRST + 3: crowd("b", START + 20 * MINUTE),
     }
     assert as_twin(again.engine.query, before | after) == twin_run(again.engine, batches)
-    assert [[row["k"] for row in rows] for rows in after.values()] == [
-        ["a"],
-        ["a", "b"],
-        ["a", "b"],
-    ]
+    assert [[row["k"] for row in rows] for rows in after.values()] == [["a"], ["a"], ["a", "b"]]
 
 
 OUT_OF_TIME = {
@@ -305,7 +306,7 @@ def test_no_window_ends_after_its_triggers(tmp_path: Path) -> None:
     again = Pushing(tmp_path, sql, [])
     assert again.engine.finished
     with pytest.raises(TriggerError, match="spends again"):
-        again.engine.step()
+        step(again.engine)
     assert again.run() == {}
 
 
@@ -390,7 +391,7 @@ def test_a_stop_ends_after_the_trigger(tmp_path: Path) -> None:
     engine = made(tmp_path, script(source=PUSHED, emit="EMIT EVERY INTERVAL 15 MINUTES"))
     threading.Timer(0.05, stop.set).start()
     ran: list[Any] = []
-    run_together({"t": engine}, engine.clock, stop, lambda *it: ran.append(it))
+    run_together({"t": engine}, stop, lambda *it: ran.append(it))
     engine.close()
     assert ran == []
     made(tmp_path, script(source=PUSHED)).close()
@@ -404,9 +405,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)  # pages, not the footer
     path.write_bytes(data)
     engine = made(tmp_path, script(source="connector = 'files', path = 'in/*.parquet'"))
-    engine.clock = FakeClock(engine.schedule.due(engine.next_trigger))
     with pytest.raises(SourceError, match=r"cannot be read") as refused:
-        engine.step()
+        step(engine)
     engine.close()
     assert str(path) in str(refused.value)
 
@@ -425,46 +425,87 @@ class Away(Collected):
         super().emit(trigger, release)
 
 
-def replayed(folder: Path, name: str = "state", sink: Sink | None = None) -> LocalEngine:
+def replayed(
+    folder: Path, name: str = "state", sink: Sink | None = None, clock: FakeClock | None = None
+) -> LocalEngine:
     """An hour of records, replayed."""
     if not (folder / "in").exists():
         write(folder / "in" / "a.parquet", records(2, START, START + HOUR))
-    return made(folder, script(emit=replay(START, START + HOUR)), state=name, output=sink)
+    sql = script(emit=replay(START, START + HOUR))
+    return made(folder, sql, state=name, output=sink, clock=clock)
 
 
 def test_a_server_that_is_away_is_asked_again(tmp_path: Path) -> None:
     """Nothing is left out, and another sink goes on in the meantime."""
-    away, there = Away(3), Collected()
-    engines = {"away": replayed(tmp_path, "a", away), "there": replayed(tmp_path, "b", there)}
+    clock, away, there = FakeClock(START), Away(3), Collected()
+    engines = {
+        "away": replayed(tmp_path, "a", away, clock),
+        "there": replayed(tmp_path, "b", there, clock),
+    }
     said: list[tuple[str, type]] = []
-    clock = FakeClock(START)
-    run_together(engines, clock, threading.Event(), lambda *it: said.append((it[0], type(it[1]))))
+    clock.expect(1)  # the other has nothing to wait for
+    run_together(engines, threading.Event(), lambda *it: said.append((it[0], type(it[1]))))
     for engine in engines.values():
         engine.close()
-    assert said[:2] == [("away", UnavailableError), ("there", Progress)]
     assert said.count(("away", UnavailableError)) == 3
+    assert said.count(("there", Progress)) == said.count(("away", Progress)) == 4
     assert len(away.releases) == len(there.releases) == 4
     assert clock.now() == START + 250_000 + 500_000 + 1_000_000  # longer each time
 
 
-def test_missed_triggers_do_not_make_pauses_short_again(tmp_path: Path) -> None:
-    """They run empty, whether their server answers or not."""
+def test_a_source_that_is_away_is_asked_at_every_grid_time_and_between(tmp_path: Path) -> None:
+    """Less and less often within an interval; a trigger it did not answer for runs empty."""
     clock, stop = FakeClock(START), threading.Event()
     engine = made(tmp_path, script(source=PUSHED), clock=clock)
     asked: list[int] = []
+    ran: list[Progress] = []
 
-    def away(position: Any, trigger: int, span: Any) -> Any:
-        asked.append(clock.time - START)
-        if len(asked) == 5:
-            stop.set()
-        clock.time += QUARTER
+    def away(position: Any, at: GridTime) -> Any:
+        asked.append(clock.time - START - QUARTER)
         raise UnavailableError("The server is away.")
 
-    engine.source.take = away  # type: ignore[method-assign]
-    run_together({"t": engine}, clock, stop, lambda *it: None)
+    def report(name: str, what: Progress | UnavailableError) -> None:
+        if isinstance(what, Progress):
+            ran.append(what)
+            stop.set()
+
+    engine.source.cut = away  # type: ignore[method-assign]
+    run_engines({"t": engine}, stop, report)
     engine.close()
-    pauses = [at - QUARTER * number for number, at in enumerate(asked, 1)]
-    assert pauses == [0, 250_000, 750_000, 1_750_000, 3_750_000]
+    assert asked[:6] == [0, 250_000, 750_000, 1_750_000, 3_750_000, 7_750_000]
+    assert [later - before for before, later in pairwise(asked[7:17])] == [10_000_000] * 9
+    assert QUARTER in asked  # the next grid time
+    assert [(progress.trigger, progress.missed) for progress in ran[:1]] == [(FIRST, True)]
+
+
+def test_an_answer_after_the_next_grid_time_is_of_no_use(tmp_path: Path) -> None:
+    """It would have the next trigger's records; they stay for that one."""
+    clock = FakeClock(START)
+    engine = made(tmp_path, script(source=PUSHED), clock=clock)
+    original, slow = engine.source.cut, [True]
+    assert isinstance(engine.source, PushedSource)
+    engine.source.push(table(crowd("a", START + QUARTER)))
+
+    def late(position: Any, at: GridTime) -> Any:
+        if slow:
+            slow.clear()
+            clock.time += QUARTER
+            return {"spool": "spool/none"}
+        return original(position, at)
+
+    engine.source.cut = late  # type: ignore[method-assign]
+    ran: list[Progress] = []
+    stop = threading.Event()
+
+    def report(name: str, what: Progress | UnavailableError) -> None:
+        if isinstance(what, Progress):
+            ran.append(what)
+            if len(ran) == 2:
+                stop.set()
+
+    run_engines({"t": engine}, stop, report)
+    engine.close()
+    assert [(progress.missed, progress.rows) for progress in ran] == [(True, 0), (False, 1)]
 
 
 def test_the_last_release_is_not_left_unpublished(tmp_path: Path) -> None:
@@ -477,7 +518,7 @@ def test_the_last_release_is_not_left_unpublished(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError):
         engine.step()
     assert not engine.finished
-    assert engine.due is None
+    assert engine.ready
     assert engine.step().trigger == engine.schedule.last
     assert engine.finished
     engine.close()
@@ -489,15 +530,12 @@ def test_standard_input_is_done_when_its_last_release_is_out(
     """Not when its last trigger has run."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     sink = Away(2)
-    engine = made(
-        tmp_path, script(source="connector = 'stdin'"), clock=FakeClock(START), output=sink
-    )
+    sql = script(source="connector = 'stdin'")
+    engine = made(tmp_path, sql, clock=FakeClock(START), output=sink)
     assert isinstance(engine.source, StandardInput)
     engine.source.ended.wait(10)
     said: list[type] = []
-    run_together(
-        {"t": engine}, FakeClock(START), threading.Event(), lambda _, it: said.append(type(it))
-    )
+    run_engines({"t": engine}, threading.Event(), lambda _, it: said.append(type(it)))
     engine.close()
     assert said == [UnavailableError, UnavailableError, Progress]
     assert len(sink.releases) == 1
@@ -564,7 +602,7 @@ def test_a_release_that_was_not_published_is_not_stepped_over(
     sink.down = True
     for _ in range(2):
         with pytest.raises(ConnectionError):
-            pipeline.engine.step()
+            step(pipeline.engine)
     if reopened:
         pipeline.engine.close()
         with pytest.raises(ConnectionError):
@@ -574,8 +612,8 @@ def test_a_release_that_was_not_published_is_not_stepped_over(
     if reopened:
         engine = made(tmp_path, sql, clock=FakeClock(START + QUARTER), output=sink)
     else:
-        assert engine.step().trigger == FIRST
-    assert engine.step().trigger == FIRST + 1
+        assert step(engine).trigger == FIRST
+    assert step(engine).trigger == FIRST + 1
     engine.close()
     assert [rows.column("trigger").to_pylist() for rows in sink.releases] == [
         [FIRST],
@@ -592,7 +630,7 @@ def test_a_batch_larger_than_memory_is_refused(
     pipeline = Pushing(tmp_path, sql, [])
     pipeline.push(crowd("a", START))
     with pytest.raises(SourceError, match="has not run"):
-        pipeline.engine.step()
+        step(pipeline.engine)
     pipeline.engine.close()
     monkeypatch.undo()
     monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
@@ -651,8 +689,8 @@ def test_nothing_is_published_before_it_is_committed(tmp_path: Path) -> None:
 
     class Watching(Sink):
         def emit(self, trigger: int, release: pa.Table) -> None:
-            manifest = read_manifest(LocalStorage(tmp_path / "state" / "t"))
-            seen.append((trigger, None if manifest is None else manifest.trigger))
+            public = read_public(LocalStorage(tmp_path / "state" / "t"), MANIFEST)
+            seen.append((trigger, None if public is None else public["trigger"]))
 
     sql = script(emit=replay(START, START + HOUR))
     write(tmp_path / "in" / "a.parquet", records(2, START, START + HOUR))

@@ -37,6 +37,7 @@ from dpsqlp.experiments.task import PRESETS, Options, Stream, plan_of, preset, r
 from dpsqlp.mechanisms import Tree
 from dpsqlp.plan import Plan
 from dpsqlp.sql import compile_script
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 from experiments import jobs
 
@@ -167,7 +168,7 @@ def test_a_run_uses_the_preset_s_plan_from_files_to_files(tmp_path: Path) -> Non
     [sink] = compile_script(script(stream, options, 3, work / "output")).sinks
     with pytest.raises(StateError, match="are not those this state was made with"):
         open_engine(sink, state=work / "state", secret=work / "secret", folder=work)
-    storage = LocalStorage(work / "state" / "counts")
+    storage = SealedStorage(LocalStorage(work / "state" / "counts"))
     with pytest.raises(StateError, match="others are there"):
         create_pipeline(storage, sink.query, plan, bytes(32), 0, 2)
 

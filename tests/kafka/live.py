@@ -9,7 +9,7 @@ from pathlib import Path
 from dpsqlp.clients import kafka
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import UnavailableError
-from running import SECRET, FakeClock, made
+from running import SECRET, FakeClock, made, step
 
 
 def main(folder: Path) -> None:
@@ -20,9 +20,9 @@ def main(folder: Path) -> None:
     engine = made(folder, (folder / "query.sql").read_text(), clock=clock)
     for line in sys.stdin:
         clock.time = int(line)
-        while engine.due is None or engine.due <= clock.time:
+        while not engine.published or engine.next_trigger <= engine.schedule.current(clock.time):
             try:
-                engine.step()
+                step(engine)
             except UnavailableError:
                 time.sleep(0.1)
         print(engine.next_trigger - 1, flush=True)

@@ -12,11 +12,23 @@ import pytest
 
 from dpsqlp.clients import kafka as clients
 from dpsqlp.engines.engine import Progress
-from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SqlError, UnavailableError
 from kafka.broker import Broker
-from running import MINUTE, SECRET, START, FakeClock, Record, made, replay, run_all, script, table
+from running import (
+    MINUTE,
+    SECRET,
+    START,
+    FakeClock,
+    Record,
+    made,
+    replay,
+    run_all,
+    run_engines,
+    script,
+    step,
+    table,
+)
 
 QUARTER = 15 * MINUTE
 
@@ -104,7 +116,7 @@ def test_a_broker_that_is_killed_and_comes_back(
             stop.set()
 
     try:
-        run_together({"t": engine}, clock, stop, report)
+        run_engines({"t": engine}, stop, report)
     finally:
         engine.close()
     got = {t: rows.to_pylist() for t, rows in zip(ran, engine.sink.releases, strict=True)}
@@ -133,12 +145,12 @@ def test_what_is_read_later_is_not_in_an_earlier_trigger(
     clock.time = START + QUARTER
     monkeypatch.setattr(engine, "_compute", lambda *words: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        engine.step()
+        step(engine)
     engine.close()
     broker.send(topic, bodies(crowds(2)))
     clock.time += MINUTE
     again = made(tmp_path, sql, clock=clock)
-    trigger = again.step().trigger
+    trigger = step(again).trigger
     (release,) = again.sink.releases
     again.close()
     fresh = undisturbed(tmp_path, [(START + QUARTER, crowds(1))], 1)

@@ -85,6 +85,21 @@ def test_a_release_is_one_transaction_with_a_marker(broker: Broker, topic: str) 
     assert [json.loads(value)["trigger"] for _, value in markers] == [7, 8, 9]
 
 
+def test_a_published_trigger_is_not_replaced(broker: Broker, topic: str) -> None:
+    """Other rows of the trigger that is out, also where it had none, are refused."""
+    for trigger, out, other in ((7, 3, 2), (8, 0, 1)):
+        sink = made(broker, topic)
+        sink.emit(trigger, release(trigger, keys=out))
+        sink.close()
+        before = broker.read(topic)
+        again = made(broker, topic)
+        with pytest.raises(SinkError, match=r"other rows.*Nothing was replaced"):
+            again.emit(trigger, release(trigger, keys=other))
+        again.emit(trigger, release(trigger, keys=out))
+        again.close()
+        assert broker.read(topic) == before
+
+
 def test_another_pipeline_is_not_taken_for_this_one(broker: Broker, topic: str) -> None:
     """Its trigger numbers may be the same."""
     for pipeline in ("a" * 32, "b" * 32):

@@ -27,6 +27,7 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
+from running import at
 from state.disks import FakeDisk
 
 DECLARED = (
@@ -330,7 +331,7 @@ def read(frames: Sequence[Any], kinds: Mapping[str, str]) -> list[Any]:
         source.push(frame)
     texts = ", ".join(f"CAST({name} AS TEXT)" for name in kinds)
     with duckdb.connect() as database:
-        source.read(source.take(None, 1, None), database)
+        source.read(source.cut(None, at(1)), database)
         return database.sql(f"SELECT {texts} FROM s").fetchall()
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,7 @@ from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
 from processes import WAIT_SECONDS, until
+from running import at
 from state.disks import FakeDisk
 
 COLUMNS = (("unit", "VARCHAR"), ("a \"b' c", "INTEGER"), ("ts", "TIMESTAMP"))
@@ -46,7 +48,7 @@ def read(source: PushedSource, records: Any) -> list[tuple[Any, ...]]:
 
 
 def standard_input(storage: LocalStorage, data: bytes) -> StandardInput:
-    source = StandardInput(SOURCE, storage, io.BytesIO(data))
+    source = StandardInput(SOURCE, storage, lambda: 0, io.BytesIO(data))
     assert source.ended.wait(WAIT_SECONDS)
     return source
 
@@ -60,21 +62,34 @@ def test_lines_are_spooled_and_read_twice(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as stream:
-        source = StandardInput(SOURCE, storage, stream)
+        source = StandardInput(SOURCE, storage, lambda: 0, stream)
         os.write(writing, line("u", 1, "2024-01-01") + b"\n" + line("v", 2)[:9])
-        until(lambda: source._lines)
-        first = source.take(None, 1, None)
+        until(lambda: source._arrived)
+        first = source.cut(None, at(1))
         os.write(writing, line("v", 2)[9:])
         os.close(writing)
         assert source.ended.wait(WAIT_SECONDS)
         assert not source.exhausted
-        second = source.take(None, 2, None)
+        second = source.cut(None, at(2))
         assert source.exhausted
     again = standard_input(storage, b"")
     for _ in range(2):
         assert read(again, first) == [("u", 1, "2024-01-01 00:00:00")]
         assert read(again, second) == [("v", 2, None)]
     assert read(again, None) == []
+
+
+def test_a_line_belongs_to_the_trigger_that_is_due_after_it(tmp_path: Path) -> None:
+    """By when it came, however late the cut is made; the end of the input too."""
+    times = iter([10, 20, 21])
+    stream = Mock(read=Mock(side_effect=[line("u", 1) + b"\n", line("v", 2), b""]))
+    source = StandardInput(SOURCE, LocalStorage(tmp_path), lambda: next(times), stream)
+    assert source.ended.wait(WAIT_SECONDS)
+    found = []
+    for trigger, time in enumerate([9, 10, 19, 20, 21], 1):
+        found.append(read(source, source.cut(None, at(trigger, time))))
+        assert source.exhausted == (time == 21)
+    assert found == [[], [("u", 1, None)], [], [("v", 2, None)], []]
 
 
 def test_broken_lines_become_nulls(tmp_path: Path) -> None:
@@ -89,7 +104,7 @@ def test_broken_lines_become_nulls(tmp_path: Path) -> None:
         b"null",
     ]
     source = standard_input(LocalStorage(tmp_path), b"\n".join([*lines, line("v", 1)]))
-    rows = read(source, source.take(None, 1, None))
+    rows = read(source, source.cut(None, at(1)))
     assert [row for row in rows if row[0] is not None] == [("u", None, None), ("v", 1, None)]
 
 
@@ -98,7 +113,7 @@ def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
     pushed = PushedSource(SOURCE, LocalStorage(tmp_path))
     for source in (pushed, standard_input(LocalStorage(tmp_path), b"")):
         with pytest.raises(SourceError, match="connector it had"):
-            source.take({"taken": ["a"]}, 1, None)
+            source.cut({"taken": ["a"]}, at(1))
 
 
 class Endless(io.RawIOBase):
@@ -118,10 +133,10 @@ def test_a_line_that_is_too_long_is_left_out_as_in_a_file(tmp_path: Path) -> Non
     (tmp_path / "a.jsonl").write_bytes(data)
     pushed = standard_input(LocalStorage(tmp_path / "state"), data)
     files = FileSource(SourceDef("s", COLUMNS, {"path": "a.jsonl"}), None, tmp_path)
-    rows = read(pushed, pushed.take(None, 1, None))
+    rows = read(pushed, pushed.cut(None, at(1)))
     assert [len(row[0] or "") for row in rows] == [1, 1_999_999 - len(line("", 1)), 1]
     with connect(folders=files.folders()) as database:
-        files.read(files.take(files.begin(), 1, None), database)
+        files.read(files.cut(files.begin(), at(1)), database)
         assert database.sql("SELECT unit FROM s").fetchall() == [row[:1] for row in rows]
 
 
@@ -130,12 +145,12 @@ def test_a_line_without_end_takes_neither_time_nor_memory(tmp_path: Path) -> Non
     stream = Endless(1 << 30)
     tracemalloc.start()
     try:
-        source = StandardInput(SOURCE, LocalStorage(tmp_path), stream)
+        source = StandardInput(SOURCE, LocalStorage(tmp_path), lambda: 0, stream)
         assert source.ended.wait(WAIT_SECONDS)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
-    assert read(source, source.take(None, 1, None)) == [("v", 1, None)]
+    assert read(source, source.cut(None, at(1))) == [("v", 1, None)]
 
 
 def test_a_frame_of_any_kind(tmp_path: Path) -> None:
@@ -151,7 +166,7 @@ def test_a_frame_of_any_kind(tmp_path: Path) -> None:
     for trigger, frame in enumerate(frames):
         source.push(frame)
         source.push(frame)
-        records = source.take(None, trigger, None)
+        records = source.cut(None, at(trigger))
         for _ in range(2):
             assert read(source, records) == [("u", 1, "2024-01-01 00:00:00")] * 2
 
@@ -161,7 +176,7 @@ def test_values_of_another_type_become_nulls(tmp_path: Path) -> None:
     source = PushedSource(SOURCE, LocalStorage(tmp_path))
     source.push({"unit": ["u", "v"], NAME: ["x", "5"], "ts": ["never", "2024-01-01"]})
     source.push({"unit": [1, 2], NAME: [2.0**60, 3.0], "ts": [None, None]})
-    assert read(source, source.take(None, 1, None)) == [
+    assert read(source, source.cut(None, at(1))) == [
         ("u", None, None),
         ("v", 5, "2024-01-01 00:00:00"),
         ("1", None, None),
@@ -183,7 +198,7 @@ def test_what_is_no_table_is_refused(frame: Any, words: str, tmp_path: Path) -> 
     with pytest.raises(SourceError, match=words) as refused:
         source.push(frame)
     assert "private" not in str(refused.value)
-    assert read(source, source.take(None, 1, None)) == []
+    assert read(source, source.cut(None, at(1))) == []
 
 
 @pytest.mark.parametrize("kind", ["stdin", "python"])
@@ -199,22 +214,22 @@ def test_a_full_disk_keeps_what_was_handed_over(kind: str) -> None:
         source.push({"unit": ["u"], NAME: [1], "ts": [None]})
     disk.room = 3
     with pytest.raises(StateError, match=r"No space left.*Make room"):
-        source.take(None, 1, None)
+        source.cut(None, at(1))
     disk.room = None
-    assert read(source, source.take(None, 1, None)) == [("u", 1, None)]
+    assert read(source, source.cut(None, at(1))) == [("u", 1, None)]
 
 
 def test_spools_are_forgotten(tmp_path: Path) -> None:
     """After the trigger, or after a crash that no intent remembers; a lost one is refused."""
     storage = LocalStorage(tmp_path)
     source = PushedSource(SOURCE, storage)
-    ranges = [source.take(None, trigger, None) for trigger in range(3)]
+    ranges = [source.cut(None, at(trigger)) for trigger in range(3)]
     source.forget(ranges[0])
     source.forget(None)
     assert storage.list() == ["spool/1.arrow", "spool/2.arrow"]
-    sweep_spools(storage, ranges[2])
+    sweep_spools(storage, [ranges[2], None])
     assert storage.list() == ["spool/2.arrow"]
-    sweep_spools(storage, None)
+    sweep_spools(storage, [])
     with pytest.raises(SourceError, match=r"are gone.*Restore the state folder"):
         read(source, ranges[2])
 
@@ -225,14 +240,14 @@ def test_one_trigger_runs_after_the_end_with_lines_or_without(data: bytes, tmp_p
     source = standard_input(LocalStorage(tmp_path), data)
     assert source.ended.wait(WAIT_SECONDS)
     assert not source.exhausted
-    source.take(None, 1, None)
+    source.cut(None, at(1))
     assert source.exhausted
 
 
 def units(source: PushedSource, values: Any) -> list[str | None]:
     count = len(values)
     source.push({"unit": values, NAME: [1] * count, "ts": [None] * count})
-    return [unit for unit, _, _ in read(source, source.take(None, 1, None))]
+    return [unit for unit, _, _ in read(source, source.cut(None, at(1)))]
 
 
 @pytest.mark.parametrize(
@@ -326,7 +341,7 @@ def test_json_is_json(tmp_path: Path) -> None:
     source = PushedSource(SourceDef("s", (("j", "JSON"),), {}), LocalStorage(tmp_path))
     source.push({"j": ["[10, 20]", '{"Page": 1}', "no json", None]})
     with connect() as database:
-        source.read(source.take(None, 1, None), database)
+        source.read(source.cut(None, at(1)), database)
         found = database.sql("SELECT CAST(j[1] AS TEXT), CAST(j.Page AS TEXT) FROM s").fetchall()
     assert found == [("20", None), (None, "1"), (None, None), (None, None)]
 

@@ -19,6 +19,7 @@ from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 from running import SECRET, START, FakeClock
 from spark.queries import Case
@@ -58,7 +59,7 @@ def local_engine(folder: Path, name: str, shards: int = 4, now: int = START) -> 
     source = FileSource(query.source, query.event_column, folder)
     return LocalEngine(
         query,
-        LocalStorage(folder / name),
+        SealedStorage(LocalStorage(folder / name)),
         SECRET.key,
         source,
         Kept(folder / f"{name}-out"),
@@ -123,6 +124,8 @@ def step(engine: Engine, now: int, triggers: int | None) -> None:
         if engine.finished:
             assert triggers is None
             return
+        if not engine.ready:
+            engine.cut(engine.schedule.current(now))
         engine.step()
         triggers = None if triggers is None else triggers - 1
 

@@ -15,7 +15,7 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script, connect
 from dpsqlp.sql.spark import spark_rows
-from running import MINUTE, START
+from running import MINUTE, START, at
 from spark.pairs import begin, published, spark_engine, step, tables, write
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -48,10 +48,10 @@ def both(
         kind(query.source, query.event_column, folder) for kind in (FileSource, SparkFiles)
     )
     with connect({}, {}, local.folders()) as database:
-        local.read(local.take(local.begin(), 1, None), database)
+        local.read(local.cut(local.begin(), at(1)), database)
         here = database.sql(query.row_sql).to_arrow_table()
     assert isinstance(spark, SparkFiles)
-    spark.frame(spark.take(spark.begin(), 1, None), session).createOrReplaceTempView("s")
+    spark.frame(spark.cut(spark.begin(), at(1)), session).createOrReplaceTempView("s")
     there = session.sql(spark_rows(query)).toArrow()
     return here.to_pylist(), there.to_pylist()
 

@@ -27,9 +27,10 @@ from dpsqlp.engines.spark.stream import Batches, ticking
 from dpsqlp.errors import PlanError, SourceError, TriggerError
 from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql import compile_script
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 from processes import started, until
-from running import MINUTE, SECRET, START, Collected, FakeClock, Record, script, table
+from running import MINUTE, SECRET, START, Collected, FakeClock, Record, at, script, table
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -55,7 +56,7 @@ class Streamed:
         secret = folder / "secret"
         secret.touch(0o600)
         secret.write_text(SECRET.key.hex())
-        storage = LocalStorage(folder / "local")
+        storage = SealedStorage(LocalStorage(folder / "local"))
         query = self.definition.query
         self.source = PushedSource(query.source, storage)
         self.local = LocalEngine(
@@ -81,6 +82,8 @@ class Streamed:
         self.batches(self.frame(rows), number)
         self.source.push(table(rows))
         while self.local.next_trigger <= self.local.schedule.current(at):
+            if not self.local.ready:
+                self.local.cut(self.local.schedule.current(at))
             self.local.step()
 
     def check(self) -> None:
@@ -230,7 +233,7 @@ def test_a_batch_that_waits_lets_go_when_stopped(streamed: Streamed) -> None:
 def test_it_travels_without_the_secret(streamed: Streamed) -> None:
     """Spark Connect sends the function to the server: opened or not, it carries no secret."""
     streamed.batch(0, START + 15 * MINUTE, records(1, START + 15 * MINUTE))
-    streamed.batches.clock = FakeClock()
+    streamed.batches.clock = SystemClock()
     sent = pickle.dumps(streamed.batches)
     assert SECRET.key not in sent
     assert SECRET.key.hex().encode() not in sent
@@ -348,11 +351,11 @@ def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path
     (tmp_path / "in").mkdir()
     for name in ("a1.parquet", "a b#%20é.parquet"):
         pq.write_table(table(records(1, START, 10)), tmp_path / "in" / name)
-    taken = source.take(source.begin(), 1, None)
+    taken = source.cut(source.begin(), at(1))
     assert source.frame(taken, spark).count() == 20
     pq.write_table(table(records(1, START, 10)), tmp_path / "in" / "a[1].parquet")
     with pytest.raises(SourceError, match="read as a pattern"):
-        source.take(source.begin(), 1, None)
+        source.cut(source.begin(), at(1))
 
 
 @pytest.mark.parametrize(
@@ -384,7 +387,10 @@ def test_a_table_is_no_stream(spark: Any) -> None:
 
 def test_where_releases_go_is_said_once(spark: Any, tmp_path: Path) -> None:
     frame = stream(spark, tmp_path)
-    places = {"state": tmp_path / "state", "secret": tmp_path / "secret"}
+    places: dict[str, Any] = {"state": tmp_path / "state", "secret": tmp_path / "secret"}
+    with pytest.raises(PlanError, match=r"not the clock, decides.*unprotected_batches=True"):
+        dpsqlp.spark.start(frame, script(source=PYTHON), **places)
+    places["unprotected_batches"] = True
     with pytest.raises(PlanError, match="Say where"):
         dpsqlp.spark.start(frame, script(source=PYTHON), **places)
     sql = script(source=PYTHON, sink="connector = 'stdout'")
@@ -405,7 +411,7 @@ spark = (SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "f
          .config("spark.log.level", "OFF").getOrCreate())
 frame = spark.readStream.schema("unit STRING, k STRING").parquet(folder + "/in")
 query = dpsqlp.spark.start(frame, open(folder + "/query.sql").read(), state=folder + "/state",
-                           secret=folder + "/secret", shards=2)
+                           secret=folder + "/secret", shards=2, unprotected_batches=True)
 print("started", flush=True)
 query.awaitTermination()
 """

@@ -19,13 +19,13 @@ from dpsqlp.engines.spark.tasks import AdvanceTask, BoundTask
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
 from dpsqlp.state import shards, storage
-from dpsqlp.state.journal import read_manifest, secret_check
+from dpsqlp.state.journal import secret_check
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog
-from dpsqlp.state.storage import LocalStorage
 from running import SECRET, START
 from spark.frames import Batches, Executors, frames_engine
 from spark.pairs import ALL, begin, local_engine, published, run, step, tables
 from spark.queries import CASES, QUARTER, Case, records
+from state.sealing import committed
 
 LONG = "k, TUMBLE(ts, INTERVAL 3 HOURS)"
 KINDS = {
@@ -56,7 +56,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def manifest(folder: Path, name: str) -> Any:
     """What is committed: the files of every shard with their digests, and the release's."""
-    return read_manifest(LocalStorage(folder / name))
+    return committed(folder / name, SECRET.key)
 
 
 def equal(case: Case, folder: Path, executors: Executors) -> None:
@@ -236,7 +236,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_another_state_is_refused(tmp_path: Path) -> None:
     """A worker that sees another pipeline under the same path, or none."""
     begin(tmp_path, SHORT.sql, state=4)
-    args = (str(tmp_path / "secret"), "ff" * 16, secret_check(SECRET), 1, None)
+    other = Secret(SECRET.key, bytes([255] * 16))
+    args = (str(tmp_path / "secret"), other.instance.hex(), secret_check(other), 1, None)
     for state in ("state", "nowhere"):
         task = BoundTask(str(tmp_path / state), *args)
         with pytest.raises(StateError, match="is not the driver's"):

@@ -33,7 +33,7 @@ def _integers(below: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 def _texts(below: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.one_of(
         st.builds("SUBSTR({}, {}, {})".format, below, integers, integers),
-        st.builds("REPLACE(UPPER({}), {}, {})".format, below, below, below),
+        st.builds("REPLACE(UPPER({}), {}, 'xyz')".format, below, below),
         st.builds("REGEXP_EXTRACT({}, '[0-9]+')".format, below),
         st.builds("SPLIT_PART({}, {}, 1)".format, below, below),
         st.builds("STRFTIME(ts + INTERVAL 1 HOUR, '%H') || {}".format, below),

@@ -16,12 +16,13 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
 from dpsqlp.state import shards as shards_module
-from dpsqlp.state.journal import Intent, Journal
+from dpsqlp.state.journal import Intent
 from dpsqlp.state.storage import LocalStorage, Storage
 from dpsqlp.trigger import Pipeline
 from plans import COUNT, SECRET, make_batch, make_plan
 from reference.streams import Stream, micro_batch, rows_of, run_core, streams
 from state.disks import Crash, FakeDisk
+from state.sealing import opened_journal
 
 ROOT = Path("/state")
 
@@ -38,7 +39,7 @@ def run_to_end(
 ) -> None:
     """What an engine does, from whatever state it finds."""
     pipeline = Pipeline(plan, SECRET)
-    journal = Journal(storage, pipeline, SECRET, 2)
+    journal = opened_journal(storage, pipeline, SECRET, 2)
     state = journal.load()
     if journal.manifest.trigger is not None:
         emit(journal.manifest.trigger, journal.release())
@@ -61,7 +62,7 @@ def test_a_restart_at_every_trigger_changes_nothing(stream: Stream, shards: int)
     released = []
     for trigger, rows in enumerate(stream.batches, stream.first):
         pipeline = Pipeline(stream.plan, SECRET)
-        journal = Journal(storage, pipeline, SECRET, shards)
+        journal = opened_journal(storage, pipeline, SECRET, shards)
         state = journal.load()
         step = pipeline.step(state, pipeline.admit(micro_batch(stream.plan, rows), trigger))
         journal.commit(journal.save(state, step), b"", None)
@@ -83,7 +84,7 @@ def test_a_restart_knows_what_was_selected() -> None:
         1,
     ):
         pipeline = Pipeline(plan, SECRET)
-        journal = Journal(storage, pipeline, SECRET, 2)
+        journal = opened_journal(storage, pipeline, SECRET, 2)
         state = journal.load()
         step = pipeline.step(state, pipeline.admit(make_batch(rows), trigger))
         journal.commit(journal.save(state, step), b"", None)
@@ -159,7 +160,7 @@ def committed(batches: int = 3) -> FakeDisk:
 
 def reopen(disk: FakeDisk, plan: Plan | None = None, secret: Secret = SECRET) -> None:
     plan = plan or example("every_trigger")[0]
-    journal = Journal(LocalStorage(ROOT, disk), Pipeline(plan, secret), secret, 2)
+    journal = opened_journal(LocalStorage(ROOT, disk), Pipeline(plan, secret), secret, 2)
     journal.load()
     journal.pending()
     journal.release()
@@ -190,9 +191,9 @@ def test_torn_flipped_and_missing_files_are_refused() -> None:
 def test_another_secret_plan_or_instance_is_refused() -> None:
     """Equal noise on other data would show the difference, so nothing is run."""
     plan, _ = example("every_trigger")
-    with pytest.raises(StateError, match="secret"):
+    with pytest.raises(StateError, match="not written under this name by this pipeline"):
         reopen(committed(), secret=Secret(bytes(32), SECRET.instance))
-    with pytest.raises(StateError, match="secret"):
+    with pytest.raises(StateError, match="not written under this name by this pipeline"):
         reopen(committed(), secret=Secret(SECRET.key, bytes(16)))
     with pytest.raises(StateError, match="two pipelines"):
         reopen(committed(), replace(plan, query="other"))
@@ -203,7 +204,7 @@ def test_a_foreign_intent_stops_the_run() -> None:
     disk, other = committed(2), committed(2)
     plan = replace(example("every_trigger")[0], query="other")
     storage = LocalStorage(ROOT, FakeDisk())
-    Journal(storage, Pipeline(plan, SECRET), SECRET, 2).intend(Intent(9, None))
+    opened_journal(storage, Pipeline(plan, SECRET), SECRET, 2).intend(Intent(9, None))
     foreign = storage.get("intent.json")
     assert foreign is not None
     disk.contents[ROOT / "intent.json"] = foreign
@@ -252,8 +253,8 @@ def test_a_local_folder_is_a_storage(tmp_path: Path) -> None:
 
 
 def test_a_trigger_that_was_out_is_not_computed_from_other_records() -> None:
-    """The manifest is lost after the first trigger, which looks like a crash before it: a retry on
-    what was changed since would show the difference."""
+    """The manifest is that of before the first trigger, which looks like a crash before it: a retry
+    on what was changed since would show the difference."""
     plan, batches = example("every_trigger")
     disk, released = FakeDisk(), []
 
@@ -261,8 +262,10 @@ def test_a_trigger_that_was_out_is_not_computed_from_other_records() -> None:
         storage = LocalStorage(ROOT, disk)
         run_to_end(plan, list(first), 1, storage, lambda _, rows: released.append(rows))
 
+    begun = FakeDisk()
+    opened_journal(LocalStorage(ROOT, begun), Pipeline(plan, SECRET), SECRET, 2)
     run(batches[0])
-    disk.remove(ROOT / "manifest.json")
+    disk.contents |= begun.contents
     with pytest.raises(StateError, match="its records have changed"):
         run(make_batch([(unit, 7, 0, 0) for unit in range(40, 80)]))
     assert len(released) == 1

@@ -106,6 +106,15 @@ def run(
             " eyes only.",
         ),
     ] = False,
+    leave_behind_unprotected: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Go on without a file of the trigger that has begun, because it cannot be read."
+            " Whether it can may depend on its records: that it is missing is not protected. The"
+            " state records the decision. May be given several times.",
+        ),
+    ] = None,
     log: Annotated[
         Literal["text", "json"],
         typer.Option(help="What standard error gets: sentences, or a JSON object a line."),
@@ -151,6 +160,7 @@ def run(
             on_spark=engine == "spark",
             master=master,
             shards=shards or 8,
+            left_behind=leave_behind_unprotected or [],
             dashboard=dashboard,
             port=port,
             operator_metrics=operator_metrics,
@@ -185,15 +195,22 @@ def inspect(
             metavar="STATE", exists=True, file_okay=False, help="The folder of the state."
         ),
     ],
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the secret, to verify what is shown; DPSQLP_SECRET in the environment"
+            " comes first.  [default: FILE.secret, if it can be read]"
+        ),
+    ] = None,
 ) -> None:
     """Say what a state has released and spent.
 
-    Shows nothing that depends on unreleased data, and needs no secret.
+    Shows nothing that depends on unreleased data. Without the secret it is not verified.
     """
     from dpsqlp.cli.inspection import inspection
 
     with refusals():
-        typer.echo(inspection(state), nl=False)
+        typer.echo(inspection(state, secret), nl=False)
 
 
 @app.command(

@@ -2,29 +2,33 @@
 
 Privacy contract: every word comes from the plan, the public clock or the last release. Sizes of
 tables and files, digests of the input and positions in the source depend on unreleased data and
-are not read.
+are sealed, and not read. Whether the public part is what the pipeline wrote can be told with the
+secret alone; without it, that is said.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from dpsqlp.cli.progress import count, moment
 from dpsqlp.engines.clock import Schedule
-from dpsqlp.engines.pipeline import description
+from dpsqlp.engines.pipeline import SECRET_VARIABLE, description, load_secret, read_pipeline
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
 from dpsqlp.sql import total, unit_text
 from dpsqlp.sql.clock import duration
-from dpsqlp.state.journal import Manifest, read_manifest
+from dpsqlp.state.journal import MANIFEST, read_manifest
+from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.storage import LocalStorage
 
+_UNVERIFIED = "no: anybody who can write here could have changed it. Give --secret to know"
+Public = dict[str, Any]  # the public part of a manifest
 
-def inspection(state: Path) -> str:
+
+def inspection(state: Path, given_secret: Path | None = None) -> str:
     """What is known of every sink in a state folder, or of one sink's folder."""
     folders = [folder for folder in (state, *sorted(state.iterdir())) if folder.is_dir()]
     found = {f.resolve().name: (LocalStorage(f), description(LocalStorage(f))) for f in folders}
@@ -33,19 +37,54 @@ def inspection(state: Path) -> str:
         raise StateError(
             f"{state} holds no state. Give the folder that `dpsqlp run` named, FILE.state."
         )
+    key = _secret(state, given_secret)
     parts = []
     for name, (storage, body) in sinks.items():
-        plan, manifest = Plan.restore(body["plan"]), read_manifest(storage)
-        lines = [
-            ("promise", _promise([plan], body)),
-            ("created", moment(body["created"])),
-            *_time(plan, body, manifest),
-            *_release(storage, manifest),
-            ("plan", plan.fingerprint.hex()),
-        ]
+        try:
+            lines = _lines(body, _manifest(storage, key))
+        except (KeyError, TypeError, ValueError) as error:  # nobody vouches for what it reads
+            raise missing_or_damaged(f"{name}/pipeline.json or {MANIFEST}", "damaged") from error
+        lines.append(("verified", _UNVERIFIED if key is None else "with the secret"))
         parts.append("\n".join([name, *(f"  {label:<13}{text}" for label, text in lines)]))
     parts += _together([(name, body) for name, (_, body) in sinks.items()])
     return "\n\n".join(parts) + "\n"
+
+
+def _secret(state: Path, given: Path | None) -> bytes | None:
+    """The secret that was named, else the one in the environment or beside the state, if any."""
+    if given is not None or SECRET_VARIABLE in os.environ:
+        return load_secret(given or state, storage_is_new=False)
+    for folder in (state.resolve(), state.resolve().parent):
+        beside = folder.with_suffix(".secret")
+        if folder.suffix == ".state" and os.access(beside, os.R_OK):
+            return load_secret(beside, storage_is_new=False)
+    return None
+
+
+def _manifest(storage: LocalStorage, key: bytes | None) -> Public:
+    """The public part of the manifest. With the secret, refused if the pipeline did not write it,
+    or its description.
+    """
+    if key is not None:
+        sealed = SealedStorage(storage)
+        read_pipeline(sealed, key)
+        read_manifest(sealed)
+    public = read_public(storage, MANIFEST)
+    if public is None:
+        raise missing_or_damaged(MANIFEST, "missing")
+    return public
+
+
+def _lines(body: dict[str, Any], manifest: Public) -> list[tuple[str, str]]:
+    plan = Plan.restore(body["plan"])
+    return [
+        ("promise", _promise([plan], body)),
+        ("created", moment(body["created"])),
+        *_time(plan, body, manifest),
+        *_release(manifest),
+        *_left_behind(manifest),
+        ("plan", plan.fingerprint.hex()),
+    ]
 
 
 def _promise(plans: Sequence[Plan], body: dict[str, Any]) -> str:
@@ -57,11 +96,11 @@ def _promise(plans: Sequence[Plan], body: dict[str, Any]) -> str:
     return f"({epsilon:.4g}, {delta:.4g})-DP for each {unit}"
 
 
-def _time(plan: Plan, body: dict[str, Any], manifest: Manifest | None) -> list[tuple[str, str]]:
+def _time(plan: Plan, body: dict[str, Any], manifest: Public) -> list[tuple[str, str]]:
     """Spent, triggers and windows: public time alone."""
     public = body["public"]
     schedule = Schedule(**public["schedule"])
-    trigger = None if manifest is None else manifest.trigger
+    trigger = manifest["trigger"]
     if trigger is None:
         return [("spent", "nothing: no trigger has run"), ("triggers", "none")]
     ran = count(trigger - schedule.first + 1, "trigger")
@@ -83,18 +122,22 @@ def _time(plan: Plan, body: dict[str, Any], manifest: Manifest | None) -> list[t
     return [*lines, ("windows", f"{text}; each {size}, the first from {start}")]
 
 
-def _release(storage: LocalStorage, manifest: Manifest | None) -> list[tuple[str, str]]:
-    """The size and the columns of the last release. A running pipeline may just replace it."""
-    if manifest is None or manifest.release is None:
+def _release(manifest: Public) -> list[tuple[str, str]]:
+    """The size and the columns of the last release."""
+    if manifest["rows"] is None:
         return []
-    data = storage.get(manifest.release.name)
-    if data is None:
-        return []
-    table = pa.ipc.open_stream(data).read_all()
     return [
-        ("last release", count(table.num_rows, "row")),
-        ("columns", ", ".join(table.column_names)),
+        ("last release", count(manifest["rows"], "row")),
+        ("columns", ", ".join(manifest["columns"])),
     ]
+
+
+def _left_behind(manifest: Public) -> list[tuple[str, str]]:
+    """What the operator has accepted against the promise."""
+    inputs = manifest["inputs_left_behind"]
+    if not inputs:
+        return []
+    return [("left behind", f"{count(inputs, 'input')} that could not be read: not protected")]
 
 
 def _together(sinks: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:

@@ -121,8 +121,11 @@ class Lines:
         engine = self._engines[name]
         assert engine.records is not None, "--metrics is refused on Spark"
         text = f"{engine.records / seconds:,.0f} records/s"
-        letters = engine.source.undecodable
-        return f"{text}, {count(letters, 'dead letter')}" if letters else text
+        if letters := engine.source.undecodable:
+            text += f", {count(letters, 'dead letter')}"
+        if engine.dropped:
+            text += f", {count(engine.dropped, 'dropped row')}"
+        return text
 
 
 class Bars(Lines):

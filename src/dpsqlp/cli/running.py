@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from dpsqlp.cli.log import Log
 from dpsqlp.cli.progress import make_progress
 from dpsqlp.cli.refusing import INTERRUPTED
-from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.script import open_engine, open_spark_engine
 from dpsqlp.engines.spark.session import start_session
@@ -51,6 +50,7 @@ def run_script(
     on_spark: bool,
     master: str | None,
     shards: int,
+    left_behind: Sequence[str],
     dashboard: bool,
     port: int | None,
     operator_metrics: bool,
@@ -84,6 +84,8 @@ def run_script(
             engine = opened(sink, spark)
             stack.callback(engine.close)
             engines[sink.name] = engine
+        for path in left_behind:
+            _leave_behind(path, engines, log)
         for sink in program.sinks:
             opening = _opening(sink, engines[sink.name], state / sink.name)
             log.say("open", opening, sink=sink.name)
@@ -104,7 +106,7 @@ def run_script(
                     watching.report(name, what)
 
             begin = (lambda name: None) if watching is None else watching.begin
-            run_together(engines, SystemClock(), stop, report, begin)
+            run_together(engines, stop, report, begin)
             stopped = stop.is_set() and not all(e.finished for e in engines.values())
         for line in progress.summary():
             log.say("summary", line)
@@ -144,6 +146,21 @@ def _check(program: Program) -> None:
             f"The sinks {', '.join(readers)} all read standard input, which can be read only once."
             " Keep one of them, or write the records to files first."
         )
+
+
+def _leave_behind(path: str, engines: Mapping[str, Engine], log: Log) -> None:
+    """Give up a file that cannot be read, in every sink whose trigger has begun with it."""
+    names = [name for name, engine in engines.items() if engine.leave_behind(path)]
+    if not names:
+        raise PlanError(
+            f"No trigger that has begun reads {path}, so it cannot be left behind. Name a file as"
+            " the error did."
+        )
+    log.say(
+        "left behind",
+        f"{', '.join(names)}: NOT PROTECTED: {path} is left behind. Whether a file can be read may"
+        " depend on its records; releases may show that they are missing.",
+    )
 
 
 def _opening(sink: SinkDef, engine: Engine, state: Path) -> str:

@@ -1,7 +1,6 @@
 """Releases kept for the page: one Parquet file for each trigger, beside what is public of the plan.
 
-The folder is `STATE/<sink>.releases`. A trigger that is published again replaces its file by the
-same one.
+The folder is `STATE/<sink>.releases`. A trigger that is published again leaves its file as it is.
 
 Privacy contract: the folder holds released rows, public numbers and whether the run goes on. What
 depends on other data is written by `OperatorLog` alone, into the state, and only when asked for.
@@ -24,7 +23,7 @@ from dpsqlp.dashboard.about import ABOUT, About
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.pipeline import description
 from dpsqlp.errors import StateError
-from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.base import Sink, store_once
 from dpsqlp.sql.release import FIXED
 from dpsqlp.state.storage import LocalStorage
 
@@ -79,7 +78,7 @@ class Kept(Sink):
             row_group_size=_ROW_GROUP,
             use_dictionary=repeated,  # keys and values seldom repeat: trying takes half the time
         )
-        self._storage.put(f"trigger-{trigger:012d}.parquet", [buffer.getbuffer()])
+        store_once(self._storage, trigger, f"trigger-{trigger:012d}.parquet", buffer.getvalue())
 
     def _wait(self) -> None:
         writing, self._writing = self._writing, None
@@ -97,7 +96,7 @@ class Kept(Sink):
 
     def describe(self, engine: Engine) -> None:
         """Say what is kept here. Releases of another pipeline are not mixed with these."""
-        body = description(engine.journal.storage)
+        body = description(engine.journal.storage.plain)
         assert body is not None, "an open engine has a pipeline"
         about = About.of(self._name, engine.query, engine.plan, body["created"])
         before = About.read(self.folder)

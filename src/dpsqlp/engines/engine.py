@@ -1,4 +1,4 @@
-"""What every engine does at a trigger: intent, compute, commit, publish.
+"""What every engine does at a trigger: cut, intent, compute, commit, publish.
 
 See `state.journal` for what is durable when. Kill it at any instruction and start it again: the
 output is the same.
@@ -6,6 +6,7 @@ output is the same.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -17,17 +18,18 @@ import numpy as np
 import pyarrow as pa
 
 from dpsqlp.engines.clock import Clock, Schedule, SystemClock
+from dpsqlp.engines.cuts import Cuts
 from dpsqlp.engines.pipeline import open_pipeline
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.decode import decode
 from dpsqlp.errors import SourceError, StateError, UnavailableError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources.base import Source, sweep_spools
+from dpsqlp.sources.base import GridTime, Source, sweep_spools
 from dpsqlp.sql import connect, standard_deviations
 from dpsqlp.sql.query import Query
 from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.state.journal import Changes, Intent, Journal
-from dpsqlp.state.storage import Storage
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.trigger import Each, Pipeline, Releases
 
 
@@ -45,12 +47,15 @@ class Engine(ABC):
     """One query, its state, its source and its sink."""
 
     _each: Each = map
-    records: int | None = None  # read so far, if known: for the operator alone, never published
+    # Read so far, and dropped because the query failed on them, if known: for the operator alone,
+    # never published.
+    records: int | None = None
+    dropped: int | None = None
 
     def __init__(
         self,
         query: Query,
-        storage: Storage,
+        storage: SealedStorage,
         key: bytes,
         source: Source,
         sink: Sink,
@@ -68,7 +73,7 @@ class Engine(ABC):
             self.plan = created.plan
             self.schedule = Schedule.of(query, created.plan.triggers, created.created)
             self.core = Pipeline(created.plan, created.secret)
-            self.journal = Journal(storage, self.core, created.secret, created.shards)
+            self.journal = Journal(storage, self.core)
             stack.callback(source.close)
             stack.callback(sink.close)
             keys = [output.name for output in query.outputs if output.kind == "key"]
@@ -77,7 +82,9 @@ class Engine(ABC):
             pending = self._pending()
             self._unpublished = self.journal.release()
             self.journal.sweep()
-            sweep_spools(storage, None if pending is None else pending.records)
+            self.cuts = Cuts(self.journal, source, self.schedule, self.clock, pending)
+            waiting = [self.cuts.records(trigger) for trigger in self.cuts.waiting]
+            sweep_spools(storage, [*waiting, pending and pending.records])
             self._deviations = standard_deviations(self.plan)
             self._key_types = arrow_types(query.key_types)
             self._unfinished = self._missed = False
@@ -126,11 +133,29 @@ class Engine(ABC):
         return self._unpublished is None
 
     @property
-    def due(self) -> int | None:
-        """When the next step is to be made; None: at once."""
+    def ready(self) -> bool:
+        """Whether there is a step to make now: a release to publish, or a trigger to run."""
         if self.schedule.on_event_time or not self.published:
-            return None
-        return self.schedule.due(self.next_trigger)
+            return True
+        return self.cuts.decided >= self.next_trigger
+
+    def cut(self, trigger: int) -> None:
+        """Cut the source now for a trigger, unless that was done; any before it run empty."""
+        if trigger > self.cuts.decided:
+            self.cuts.take(GridTime(trigger, self.clock.now(), math.inf))
+
+    def leave_behind(self, name: str) -> bool:
+        """Give up an input of the trigger that has begun and cannot be finished; False if it has
+        no such input. The decision is durable, and outside the promise.
+        """
+        intent = self._pending()
+        if intent is None or intent.records is None:
+            return False
+        records = self.source.leave_behind(intent.records, name)
+        if records is None:
+            return False
+        self.journal.intend(Intent(intent.trigger, records, (*intent.left_behind, name)))
+        return True
 
     def step(self) -> Progress:
         """Run the next trigger. If its server is away, the same step can be made again."""
@@ -148,17 +173,30 @@ class Engine(ABC):
         trigger = self.next_trigger
         intent = self._pending()
         if intent is None:
-            intent = Intent(trigger, self._take(trigger))
+            planned = self._plan(trigger)
+            completed = None if planned is None else self.source.complete(planned)
+            intent = Intent(trigger, completed)
             self.journal.intend(intent)
         records = self._read(intent)
         position = self.source.after(self._position, intent.records)
         self._unfinished = True  # what is in memory is ahead of the disk
         changes, releases = self._compute(trigger, records, position)
-        release = serialise(self._release(releases()))  # while threads write
-        self.journal.commit(changes, release, position, self._each)
+        table = self._release(releases())  # while threads write
+        release = serialise(table)
+        self.journal.commit(
+            changes,
+            release,
+            position,
+            self._each,
+            rows=table.num_rows,
+            columns=table.column_names,
+            left_behind=len(intent.left_behind),
+        )
         self._unpublished, self._unfinished = release, False
         self._missed = intent.records is None
         self.source.forget(intent.records)
+        if not self.schedule.on_event_time:
+            self.cuts.drop(trigger)
 
     def _pending(self) -> Intent | None:
         """The intent of the next trigger. One further on means that the state lost triggers."""
@@ -177,13 +215,11 @@ class Engine(ABC):
         manifest = self.journal.manifest
         return self.source.begin() if manifest.trigger is None else manifest.position
 
-    def _take(self, trigger: int) -> Any:
-        """The records of a trigger. One that was missed runs empty; the next takes its records."""
+    def _plan(self, trigger: int) -> Any:
+        """The range of a trigger; None if it has no cut."""
         if self.schedule.on_event_time:
-            return self.source.take(self._position, trigger, self.schedule.span(trigger))
-        if trigger < self.schedule.current(self.clock.now()):
-            return None
-        return self.source.take(self._position, trigger, None)
+            return self.source.replay(self._position, self.schedule.span(trigger))
+        return self.cuts.records(trigger)
 
     def empty_release(self) -> pa.Table:
         """A release without rows."""

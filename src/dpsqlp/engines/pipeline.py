@@ -15,7 +15,8 @@ from dpsqlp.errors import SecretError, StateError
 from dpsqlp.plan import Plan
 from dpsqlp.sql.plan import make_plan
 from dpsqlp.sql.query import Query
-from dpsqlp.state.sealed import seal, unseal
+from dpsqlp.state.journal import MANIFEST, begin_journal, has_run, secret_check
+from dpsqlp.state.sealed import DAMAGED, SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.storage import TEMPORARY, Storage
 
 SECRET_VARIABLE = "DPSQLP_SECRET"  # noqa: S105  its name
@@ -32,7 +33,9 @@ class Created:
     shards: int
 
 
-def open_pipeline(storage: Storage, query: Query, key: bytes, now: int, shards: int) -> Created:
+def open_pipeline(
+    storage: SealedStorage, query: Query, key: bytes, now: int, shards: int
+) -> Created:
     """The pipeline in a storage, or a new one. A stored plan is read back, never refitted."""
     created = read_pipeline(storage, key)
     if created is None:
@@ -46,20 +49,38 @@ def open_pipeline(storage: Storage, query: Query, key: bytes, now: int, shards: 
     return created
 
 
-def read_pipeline(storage: Storage, key: bytes) -> Created | None:
-    """The pipeline in a storage, if there is one."""
-    body = unseal(storage.get(_NAME), _NAME)
-    if body is None:
+def read_pipeline(storage: SealedStorage, key: bytes) -> Created | None:
+    """The pipeline in a storage, if there is one. The storage is unlocked."""
+    public = description(storage.plain)
+    if public is None:
         return None
-    secret = Secret(key, bytes.fromhex(body["instance"]))
+    try:
+        secret, check = Secret(key, bytes.fromhex(public["instance"])), public["secret_check"]
+    except (KeyError, TypeError, ValueError, SecretError) as error:
+        raise missing_or_damaged(_NAME, DAMAGED) from error
+    if check != secret_check(secret):
+        raise StateError(
+            "The secret is not the one this state was made with, or pipeline.json was changed."
+            " Bring back the original; a lost secret cannot be replaced inside open windows: begin"
+            " a new pipeline, which spends again."
+        )
+    storage.unlock(secret)
+    found = storage.get_public(_NAME)
+    assert found is not None, "it is replaced, never deleted"
+    body, _ = found
     return Created(Plan.restore(body["plan"]), secret, body["created"], body["shards"])
 
 
 def create_pipeline(
-    storage: Storage, query: Query, plan: Plan, key: bytes, now: int, shards: int
+    storage: SealedStorage, query: Query, plan: Plan, key: bytes, now: int, shards: int
 ) -> Created:
-    """A new pipeline with this plan, in an empty storage. The engine reads it back."""
-    if any(not name.endswith(TEMPORARY) for name in storage.list()):
+    """A new pipeline with this plan, in an empty storage. The engine reads it back.
+
+    The first manifest comes before the description, so that a description without one is what is
+    left of a pipeline. A crash between the two leaves a manifest of an instance that never ran.
+    """
+    names = {name for name in storage.list() if not name.endswith(TEMPORARY)}
+    if names - {MANIFEST} or has_run(storage.plain):
         raise StateError(
             f"The state file {_NAME} is missing, and others are there. Nothing was changed. Restore"
             " the whole folder from a copy made since the last trigger, or begin a new pipeline in"
@@ -70,6 +91,7 @@ def create_pipeline(
     body = {
         "plan": plan.describe(),
         "instance": secret.instance.hex(),
+        "secret_check": secret_check(secret),
         "created": now,
         "shards": shards,
         "public": {
@@ -81,7 +103,9 @@ def create_pipeline(
             "schedule": asdict(schedule),
         },
     }
-    storage.put(_NAME, [seal(body)])
+    storage.unlock(secret)
+    begin_journal(storage, plan, secret, shards)
+    storage.put_public(_NAME, body, {})
     return Created(plan, secret, now, shards)
 
 
@@ -135,5 +159,5 @@ def _make_secret(path: Path) -> bytes:
 
 
 def description(storage: Storage) -> dict[str, Any] | None:
-    """What is stored of a pipeline, for inspection."""
-    return unseal(storage.get(_NAME), _NAME)
+    """What everybody may know of a pipeline. Without the secret nobody vouches for it."""
+    return read_public(storage, _NAME)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsqlp.engines.clock import Clock
+from dpsqlp.engines.clock import Clock, SystemClock
 from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.pipeline import load_secret
@@ -19,10 +19,13 @@ from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sources.pushed import PushedSource, StandardInput
 from dpsqlp.sql.options import from_environment
 from dpsqlp.sql.query import Query, SinkDef
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from dpsqlp.engines.spark.engine import SparkSource
 
 
 def open_engine(
@@ -38,9 +41,10 @@ def open_engine(
     """The engine of one sink. Relative paths in the script start at `folder`."""
     _check_folder(state)
     check_apart(secret, state)
-    storage = LocalStorage(state / sink.name)
+    storage = SealedStorage(LocalStorage(state / sink.name))
     target = output or make_sink(sink.name, sink.options, folder)
-    source = make_source(sink.query, storage, folder)
+    clock = clock or SystemClock()
+    source = make_source(sink.query, storage, folder, clock)
     key = load_secret(secret, storage_is_new=not storage.list())
     return LocalEngine(sink.query, storage, key, source, target, clock=clock, threads=threads)
 
@@ -54,22 +58,37 @@ def open_spark_engine(
     folder: Path,
     shards: int,
     output: Sink | None = None,
+    clock: Clock | None = None,
 ) -> Engine:
-    """The engine of one sink on Spark, over files."""
+    """The engine of one sink on Spark, over files or a topic."""
     from dpsqlp.engines.spark.engine import SparkEngine
-    from dpsqlp.engines.spark.sources import SparkFiles
 
     _check_folder(state)
     check_apart(secret, state)
     query = sink.query
-    if query.source.connector != "files":
-        raise PlanError(
-            f"The source {query.source.name} has the connector {query.source.connector!r}. On Spark"
-            " a script reads files; a stream is started from Python with dpsqlp.spark.start(...)."
-        )
     target = output or make_sink(sink.name, sink.options, folder)
-    source = SparkFiles(query.source, query.event_column, folder)
-    return SparkEngine(spark, query, state / sink.name, secret, source, target, shards=shards)
+    source = _spark_source(query, folder)
+    return SparkEngine(
+        spark, query, state / sink.name, secret, source, target, clock=clock, shards=shards
+    )
+
+
+def _spark_source(query: Query, folder: Path) -> SparkSource:
+    """The source of a query, as Spark reads it."""
+    source = replace(query.source, options=from_environment(query.source.options))
+    match source.connector:
+        case "files":
+            from dpsqlp.engines.spark.sources import SparkFiles
+
+            return SparkFiles(source, query.event_column, folder)
+        case "kafka":
+            from dpsqlp.engines.spark.topics import SparkKafka
+
+            return SparkKafka(source, folder)
+    raise PlanError(
+        f"The source {source.name} has the connector {source.connector!r}. On Spark a script reads"
+        " files or Kafka; a stream is started from Python with dpsqlp.spark.start(...)."
+    )
 
 
 def _check_folder(state: Path) -> None:
@@ -90,14 +109,14 @@ def check_apart(secret: Path, state: Path) -> None:
         )
 
 
-def make_source(query: Query, storage: Storage, folder: Path) -> Source:
+def make_source(query: Query, storage: Storage, folder: Path, clock: Clock) -> Source:
     """The source of a query."""
     source = replace(query.source, options=from_environment(query.source.options))
     match source.connector:
         case "files":
             return FileSource(source, query.event_column, folder)
         case "stdin":
-            return StandardInput(source, storage)
+            return StandardInput(source, storage, clock.now)
         case "postgres":
             return PostgresSource(source)
         case "python":

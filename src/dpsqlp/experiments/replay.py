@@ -18,6 +18,7 @@ from dpsqlp.experiments import apart
 from dpsqlp.experiments.histogram import errors, last_releases
 from dpsqlp.experiments.task import SINK, Options, Stream, plan_of, script
 from dpsqlp.sql import compile_script
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 
 Report = Callable[[str, int, int], None]  # what is done, how much of it, of how much
@@ -42,7 +43,7 @@ def replay(
         named = f"{sink.query.normal_form} -- calibrated as published, which carries no promise"
         sink = replace(sink, query=replace(sink.query, normal_form=named))
         key = load_secret(work / "secret", storage_is_new=True)
-        storage = LocalStorage(work / "state" / SINK)
+        storage = SealedStorage(LocalStorage(work / "state" / SINK))
         plan = plan_of(sink.query, options)
         create_pipeline(storage, sink.query, plan, key, time.time_ns() // 1000, threads)
     engine = open_engine(

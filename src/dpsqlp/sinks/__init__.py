@@ -1,1 +1,1 @@
-"""Where releases go. A release given again for the same trigger replaces itself."""
+"""Where releases go. A release given again for the same trigger is left as it is."""

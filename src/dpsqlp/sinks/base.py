@@ -1,12 +1,18 @@
-"""What an engine asks of a sink, and the sinks there are."""
+"""What an engine asks of a sink, and the sinks there are.
+
+Privacy contract: what was published of a trigger is never replaced by anything else. The same
+trigger with other rows is the same noise on other records, and would show their difference.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +22,7 @@ import pyarrow.parquet as pq
 
 from dpsqlp.errors import PlanError, SinkError
 from dpsqlp.sql.options import from_environment
-from dpsqlp.state.storage import LocalStorage
+from dpsqlp.state.storage import LocalStorage, Storage
 
 _OWNER = ".pipeline"  # whose releases a folder has
 
@@ -35,7 +41,7 @@ class Sink(Protocol):
 
     @abstractmethod
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Publish a release, durably, in place of an earlier one of this trigger.
+        """Publish a release, durably. One that is out is left as it is; refused if it is another.
 
         Raises UnavailableError if a server is away; the release is then given again.
         """
@@ -62,9 +68,9 @@ class FileSink(Sink):
             raise _taken(str(self._folder), "path")
 
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Publish a release, durably, in place of an earlier one of this trigger."""
+        """Publish a release, durably, unless it is out."""
         data = parquet(release) if self._suffix == "parquet" else json_lines(release)
-        self._storage.put(f"trigger-{trigger:012d}.{self._suffix}", [data])
+        store_once(self._storage, trigger, f"trigger-{trigger:012d}.{self._suffix}", data)
 
 
 class StandardOutput(Sink):
@@ -98,30 +104,41 @@ class DuckDbSink(Sink):
             with suppress(duckdb.Error), duckdb.connect(str(self._path)) as database:
                 self._check(database)
 
-    def _check(self, database: duckdb.DuckDBPyConnection) -> None:
+    def _check(self, database: duckdb.DuckDBPyConnection) -> Published | None:
+        """The last release that the table has. It must be this pipeline's."""
+        published = None
         query = (  # to DuckDB, T and t are one table
             "SELECT comment FROM duckdb_tables()"
             " WHERE NOT internal AND lower(table_name) = lower(?)"
         )
         for (comment,) in database.execute(query, [self._name]).fetchall():
-            if comment not in (None, self._owner):
+            if comment is None:
+                continue
+            owner, _, last = str(comment).partition(", trigger ")
+            if owner != self._owner:
                 raise _taken(f"The table {self._name} of {self._path}", "table")
+            number, _, digest = last.partition(" ")
+            published = Published(int(number), digest)
+        return published
 
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Replace the trigger's rows in one transaction."""
+        """Add the trigger's rows in one transaction, unless they are there."""
+        digest = release_digest(release)
         rows = _quoted(self._rows)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with duckdb.connect(str(self._path)) as database:
                 database.register(self._rows, release)
                 database.execute("BEGIN")
-                self._check(database)
+                published = self._check(database)
+                if published is not None and published.has(trigger, digest, str(self._path)):
+                    return
                 database.execute(
                     f"CREATE TABLE IF NOT EXISTS {self._table} AS FROM {rows} WHERE false"
                 )
-                database.execute(f"DELETE FROM {self._table} WHERE trigger = ?", [trigger])
                 database.execute(f"INSERT INTO {self._table} BY NAME FROM {rows}")
-                database.execute(f"COMMENT ON TABLE {self._table} IS {_text(self._owner)}")
+                comment = _text(f"{self._owner}, trigger {trigger} {digest}")
+                database.execute(f"COMMENT ON TABLE {self._table} IS {comment}")
                 database.execute("COMMIT")
         except (duckdb.Error, OSError) as error:
             raise SinkError(
@@ -189,6 +206,77 @@ def json_lines(release: pa.Table) -> bytes:
         columns = ", ".join(f"{_text(field.name)}, {value(field)}" for field in release.schema)
         lines = database.execute(f"SELECT json_object({columns}) FROM release").fetchall()
     return "".join(f"{line}\n" for (line,) in lines).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The last release that a sink has."""
+
+    trigger: int
+    digest: str
+
+    def has(self, trigger: int, digest: str, where: str) -> bool:
+        """Whether a release is this one. Earlier and other ones are refused."""
+        if trigger < self.trigger:
+            raise is_behind(trigger, self.trigger, where)
+        if trigger == self.trigger and digest != self.digest:
+            raise is_another(trigger, where)
+        return trigger == self.trigger
+
+
+def is_behind(trigger: int, published: int, where: str) -> SinkError:
+    """A sink has a later trigger."""
+    return SinkError(
+        f"Trigger {published} of this pipeline is in {where}, and {trigger} is to be published:"
+        " another process is ahead, or the state is an old copy. Stop the other one, or bring back"
+        " the newest state."
+    )
+
+
+def is_another(trigger: int, where: str) -> SinkError:
+    """A trigger that is out would be replaced by other rows."""
+    return SinkError(
+        f"Trigger {trigger} is in {where} already, with other rows than are to be published now:"
+        " the state is an old copy, or what was published was changed. Nothing was replaced. Bring"
+        " back the newest state, or begin a new pipeline with a sink of its own, which spends"
+        " again."
+    )
+
+
+def release_digest(release: pa.Table) -> str:
+    """SHA-256 of a release's columns and rows."""
+    buffer = pa.BufferOutputStream()
+    for name, column in zip(release.column_names, release.columns, strict=True):
+        for part in (
+            column.is_null(),
+            column.drop_null(),
+        ):  # Arrow leaves open what is under a null
+            if pa.types.is_boolean(part.type):
+                part = part.cast(pa.uint8())  # and in the last bits of a bitmap
+            rows = pa.table({name: part}).combine_chunks()
+            with pa.ipc.new_stream(buffer, rows.schema) as writer:
+                writer.write_table(rows)
+    return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+def store_once(storage: Storage, trigger: int, name: str, data: bytes) -> None:
+    """Store a trigger's file, unless it is there. Another in its place is refused."""
+    known = storage.get(name)
+    if known is None:
+        storage.put(name, [data])
+    elif known != data and not _same_rows(known, data):
+        raise is_another(trigger, name)
+
+
+def _same_rows(known: bytes, data: bytes) -> bool:
+    """Whether two Parquet files, perhaps of two versions of the library, have the same rows."""
+    if not known[:4] == data[:4] == b"PAR1":
+        return False
+    try:
+        known_digest = release_digest(pq.read_table(io.BytesIO(known)))
+    except (pa.ArrowException, OSError):
+        return False
+    return known_digest == release_digest(pq.read_table(io.BytesIO(data)))
 
 
 def _taken(what: str, option: str) -> SinkError:

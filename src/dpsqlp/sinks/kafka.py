@@ -1,6 +1,7 @@
 """A Kafka topic: one message a released row, one transaction a trigger.
 
-Each transaction also writes a marker, the pipeline and its trigger, to a topic of its own. At a
+Each transaction also writes a marker, the pipeline, its trigger and a digest of the release, to a
+topic of its own. At a
 restart the last marker says whether the last release is already out, so that readers of committed
 messages see every release exactly once. A message's key is the row's window and group, so a
 compacted topic keeps the current values.
@@ -10,12 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import pyarrow as pa
 
 from dpsqlp.clients.kafka import Kafka, Reader, Transactions
 from dpsqlp.errors import SinkError, UnavailableError
-from dpsqlp.sinks.base import Sink, json_lines
+from dpsqlp.sinks.base import Published, Sink, json_lines, release_digest
 from dpsqlp.sql.query import OptionValue
 
 
@@ -29,7 +31,7 @@ class KafkaSink(Sink):
         self._pipeline, self._keys = "", list[str]()
         self._kafka: Kafka | None = None
         self._transactions: Transactions | None = None
-        self._published: int | None = None  # the last trigger that is out
+        self._published: Published | None = None
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
         """Whose releases they are."""
@@ -37,19 +39,20 @@ class KafkaSink(Sink):
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Publish a release in one transaction, unless it is out."""
+        published = Published(trigger, release_digest(release))
         try:
             transactions = self._begin()
-            if self._published is not None and trigger <= self._published:
-                self._check_order(trigger, self._published)
+            last = self._published
+            if last is not None and last.has(trigger, published.digest, "Kafka"):
                 return
-            marker = json.dumps({"trigger": trigger, "rows": release.num_rows}).encode()
+            marker = json.dumps({**asdict(published), "rows": release.num_rows}).encode()
             keys = lines(release.select(["window_start", "window_end", *self._keys]))
             messages = zip(keys, self._values(release), strict=True)
             transactions.write(
                 [(self._topic, key, value) for key, value in messages]
                 + [(self._markers, self._pipeline.encode(), marker)]
             )
-            self._published = trigger
+            self._published = published
         except BaseException:
             self.close()  # what became of the transaction is read from the markers
             raise
@@ -64,7 +67,7 @@ class KafkaSink(Sink):
             self._kafka = None
 
     def _begin(self) -> Transactions:
-        """A connection; at its start, the last trigger that is out."""
+        """A connection; at its start, the last release that is out."""
         if self._transactions is None:
             kafka = self._kafka = Kafka(self._options, SinkError)
             kafka.create(self._topic, -1, {})
@@ -74,17 +77,8 @@ class KafkaSink(Sink):
             self._transactions = transactions
         return self._transactions
 
-    def _check_order(self, trigger: int, published: int) -> None:
-        """Only the last release is given again."""
-        if trigger < published:
-            raise SinkError(
-                f"Trigger {published} of this pipeline is in Kafka, and {trigger} is to be"
-                " published: another process is ahead, or the state is an old copy. Stop the other"
-                " one, or bring back the newest state."
-            )
-
-    def _last_marker(self, kafka: Kafka) -> int | None:
-        """The last trigger that is out. An open transaction may hide it, and is waited for."""
+    def _last_marker(self, kafka: Kafka) -> Published | None:
+        """The last release that is out. An open transaction may hide it, and is waited for."""
         topic = kafka.topic(self._markers)
         if topic is None:  # made a moment ago
             raise UnavailableError(f"The topic {self._markers} is not yet there.")
@@ -105,7 +99,8 @@ class KafkaSink(Sink):
             reader.close()
         mine = [m for batch in batches for m in batch if m.key() == self._pipeline.encode()]
         markers = [json.loads(m.value()) for m in mine if m.value() is not None]
-        return max((marker["trigger"] for marker in markers), default=None)
+        released = [Published(marker["trigger"], marker["digest"]) for marker in markers]
+        return max(released, key=lambda marker: marker.trigger, default=None)
 
     def _values(self, release: pa.Table) -> list[bytes]:
         if self._options.get("format", "json") == "json":

@@ -1,7 +1,8 @@
 """A table in PostgreSQL with the releases of all triggers, and a view of the last ones.
 
-One transaction replaces a trigger's rows. If the answer to its COMMIT is lost, the trigger is given
-again and replaces itself; a lock sees to it that the earlier transaction has ended by then.
+One transaction adds a trigger's rows. If the answer to its COMMIT is lost, the trigger is given
+again, and its rows are compared with those there; a lock sees to it that the earlier transaction
+has ended by then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow.csv as pc
 
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SinkError
-from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.base import Sink, is_another, is_behind
 
 if TYPE_CHECKING:
     import psycopg
@@ -57,7 +58,7 @@ class PostgresSink(Sink):
         self._pipeline, self._keys = pipeline, list(keys)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Replace the trigger's rows in one transaction."""
+        """Add the trigger's rows in one transaction; if it has some, they must be the same."""
         columns = ", ".join(quoted(name) for name in release.column_names)
         rows = _as_text(release)
         with self._server.transaction(_SECONDS, writes=True) as connection:
@@ -65,16 +66,37 @@ class PostgresSink(Sink):
                 "SELECT set_config('synchronous_commit', 'on', true)"
                 " WHERE current_setting('synchronous_commit') = 'off'"
             )
-            # An earlier attempt may still be at its COMMIT: its rows could not be deleted yet.
+            # An earlier attempt may still be at its COMMIT: its rows could not be seen yet.
             connection.execute(
                 f"SELECT pg_advisory_xact_lock(hashtextextended({literal(self._table)}, 0))"
             )
             self._prepare(connection, release.schema)
-            connection.execute(f"DELETE FROM {self._table} WHERE trigger = {int(trigger)}")
+            known = self._is_known(connection, trigger, release.num_rows)
             command = f"COPY {self._table} ({columns}) FROM STDIN (FORMAT csv)"
             with connection.cursor().copy(command) as copy:
                 for batch in rows.to_batches(_CHUNK_ROWS):
                     copy.write(_csv(batch))
+            if known:
+                self._compare(connection, trigger)
+
+    def _is_known(self, connection: psycopg.Connection[Any], trigger: int, rows: int) -> bool:
+        """Whether the table has rows of a trigger. If it has only later ones, the state is old."""
+        query = f"SELECT max(trigger) FROM {self._table} WHERE trigger"
+        [[known]] = connection.execute(f"{query} = {int(trigger)}").fetchall()
+        [[later]] = connection.execute(f"{query} > {int(trigger)}").fetchall()
+        if known is None and later is not None and rows:
+            raise is_behind(trigger, later, self._table)
+        return known is not None
+
+    def _compare(self, connection: psycopg.Connection[Any], trigger: int) -> None:
+        """Take back the rows that were just added, if those before are the same; else refuse."""
+        mine = "xmin = pg_current_xact_id()::xid"
+        of_trigger = f"FROM {self._table} AS r WHERE trigger = {int(trigger)}"
+        rows = f'SELECT array_agg((r.*)::text ORDER BY (r.*)::text COLLATE "C") {of_trigger} AND'
+        query = f"SELECT ({rows} {mine}) IS NOT DISTINCT FROM ({rows} NOT {mine})"
+        if connection.execute(query).fetchone() != (True,):
+            raise is_another(trigger, self._table)
+        connection.execute(f"DELETE {of_trigger} AND {mine}")
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -157,7 +179,7 @@ class PostgresSink(Sink):
         columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in wanted.items())
         connection.execute(
             f"CREATE TABLE {self._table} ({columns});"
-            f"CREATE INDEX ON {self._table} (trigger);"  # what a trigger replaces
+            f"CREATE INDEX ON {self._table} (trigger);"  # whether a trigger is there
             f"CREATE INDEX ON {self._table} (window_start)"  # the view, asked for a window
         )
         self._claim(connection)

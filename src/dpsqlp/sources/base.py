@@ -1,9 +1,9 @@
 """What an engine asks of a source.
 
-Privacy contract: a source hands out records by the clock alone. `take` may not count records, look
-at their timestamps, or stop early; what it returns describes an exact range, is made durable as
-the trigger's intent, and reads the same records when it is read again. A value that cannot be read
-as its column's type is null, never an error.
+Privacy contract: a source hands out records by the clock alone. `cut` may not count records, look
+at their timestamps, or stop early; what it returns describes an exact range, is made durable before
+the trigger runs, and reads the same records when it is read again. A value that cannot be read as
+its column's type is null, never an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import duckdb
@@ -30,13 +31,27 @@ _TEXT = re.compile(
 )  # DuckDB's names
 
 
+@dataclass(frozen=True, slots=True)
+class GridTime:
+    """When a source is cut, and for which trigger."""
+
+    trigger: int
+    time: int  # microseconds: what arrives later belongs to later triggers
+    seconds_left: float  # until the next trigger is due
+
+
 class Source(Protocol):
-    """Records of one CREATE SOURCE. `take` and `read` raise UnavailableError if a server is away,
-    and can then be called again.
+    """Records of one CREATE SOURCE. `cut` and `read` raise UnavailableError if a server is away,
+    and can then be called again. They are called in two threads, so that neither waits for the
+    other.
     """
 
     # Values so far that are no records: for the operator alone, never published.
     undecodable: int = 0
+    # Whether it knows when each record arrived: then a cut that is late is as good as one in time.
+    keeps_arrival_times: bool = False
+    # Whether a cut has had the last records that there will be.
+    exhausted: bool = False
 
     def folders(self) -> list[str]:
         """What the database may read itself."""
@@ -47,8 +62,16 @@ class Source(Protocol):
         """The position before the first trigger, as JSON."""
 
     @abstractmethod
-    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
-        """The range of the next trigger, as JSON: what has arrived since, or an event-time span."""
+    def cut(self, position: Any, at: GridTime) -> Any:
+        """The range from a position to what has arrived by now, as JSON."""
+
+    def replay(self, position: Any, span: tuple[int, int]) -> Any:
+        """The range of an event-time span, as JSON; of finished history alone."""
+        raise SourceError("Only files can be replayed on event time.")
+
+    def complete(self, records: Any) -> Any:
+        """A range with what else decides how it is read; made durable before it is read."""
+        return records
 
     @abstractmethod
     def after(self, position: Any, records: Any) -> Any:
@@ -57,6 +80,10 @@ class Source(Protocol):
     @abstractmethod
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
+
+    def leave_behind(self, records: Any, name: str) -> Any:
+        """A range without one of its inputs, which counts as read; None if it has no such input."""
+        return None
 
     def named(self, records: Any) -> str:
         """What a range is read from, for a message; empty if that needs no name."""
@@ -96,11 +123,11 @@ def spool(storage: Storage, trigger: int, suffix: str, data: bytes) -> dict[str,
     return {"spool": name}
 
 
-def sweep_spools(storage: Storage, pending: Any) -> None:
-    """Delete the spools that a crash left, except that of a range still to be read."""
-    kept = pending.get("spool") if isinstance(pending, dict) else None
+def sweep_spools(storage: Storage, waiting: Collection[Any]) -> None:
+    """Delete the spools that a crash left, except those of ranges still to be read."""
+    kept = {records.get("spool") for records in waiting if isinstance(records, dict)}
     for name in storage.list():
-        if name.startswith(_SPOOL) and name != kept:
+        if name.startswith(_SPOOL) and name not in kept:
             storage.delete(name)
 
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import Source, json_columns, quoted, try_cast
+from dpsqlp.sources.base import GridTime, Source, json_columns, quoted, try_cast
 from dpsqlp.sources.base import text as _text
 from dpsqlp.sql.query import SourceDef
 
@@ -65,6 +65,7 @@ class FileSource(Source):
         self._base = folder.resolve().joinpath(*plain)
         self._pattern = str(path if path.is_absolute() else escape(str(folder.resolve())) / path)
         self._shapes: dict[File, Shape] = {}
+        self._layouts: set[Shape] = set()  # that can be read
         self._times: dict[File, tuple[float, float]] = {}
 
     def folders(self) -> list[str]:
@@ -76,20 +77,18 @@ class FileSource(Source):
         """No file has been taken; on event time all of them are, now and for good."""
         return {"taken": []}
 
-    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
-        """New files, or the event-time span of the files there were at the first trigger."""
-        if not isinstance(position, dict) or not position.keys() & {"files", "taken"}:
-            raise SourceError(
-                "The state stands at a position that is not one of files. Give the source the"
-                " connector it had, or begin a new pipeline, which spends again."
-            )
-        if span is not None:
-            files = position["files"] if "files" in position else self._fixed()
-            return {"files": files, "span": list(span)}
-        taken = set(position["taken"])
+    def cut(self, position: Any, at: GridTime) -> Any:
+        """The files that have come since."""
+        taken = set(_position(position)["taken"])
         if self._follow:
             return {"files": self._found(taken)}
         return {"files": [] if taken else self._fixed()}
+
+    def replay(self, position: Any, span: tuple[int, int]) -> Any:
+        """An event-time span of the files there were at the first trigger."""
+        known = _position(position)
+        files = known["files"] if "files" in known else self._fixed()
+        return {"files": files, "span": list(span)}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
@@ -97,7 +96,17 @@ class FileSource(Source):
             return position
         if "span" in records:
             return {"files": records["files"]}
-        return {"taken": position["taken"] + [file[0] for file in records["files"]]}
+        read = [file[0] for file in records["files"]] + records.get("left_behind", [])
+        return {"taken": sorted({*position["taken"], *read})}
+
+    def leave_behind(self, records: Any, name: str) -> Any:
+        """A range without one of its files; on event time later spans are without it too."""
+        names = (os.path.abspath(name), os.path.realpath(name))
+        left = [file[0] for file in records["files"] if file[0] in names]
+        if not left:
+            return None
+        files = [file for file in records["files"] if file[0] not in left]
+        return {**records, "files": files, "left_behind": records.get("left_behind", []) + left}
 
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
@@ -184,13 +193,14 @@ class FileSource(Source):
                         f" every row; declare it BIGINT and, of milliseconds, write"
                         f" TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * {name})",
                     )
-            if shape[0] == ".parquet":
+            if shape[0] == ".parquet" and shape not in self._layouts:
                 for name, has, kind in _never(file[0], self._source.columns):
                     raise _unusable(
                         file[0],
                         f"has {has} in {name}, which is declared {kind} and would be null on every"
                         " row; declare the type it has, and convert it in the query",
                     )
+            self._layouts.add(shape)
             self._shapes[file] = shape
         return self._shapes[file]
 
@@ -301,6 +311,16 @@ def _times(path: Path, column: str) -> tuple[float, float]:
         )
         first, last = min(first, low), max(last, high + 1)  # nanoseconds are rounded
     return first, last
+
+
+def _position(position: Any) -> dict[str, Any]:
+    """A position, refused if it is another connector's."""
+    if not isinstance(position, dict) or not position.keys() & {"files", "taken"}:
+        raise SourceError(
+            "The state stands at a position that is not one of files. Give the source the"
+            " connector it had, or begin a new pipeline, which spends again."
+        )
+    return position
 
 
 def _unusable(name: str, why: str) -> SourceError:

@@ -1,4 +1,4 @@
-"""A Kafka topic: at each trigger, everything that its partitions have by then.
+"""A Kafka topic: at each trigger, everything that its partitions have when it is due.
 
 Offsets are kept in our manifest, not in Kafka; nothing joins a consumer group, so nothing is
 rebalanced. New partitions are read from their start, and so is a topic that was made again.
@@ -7,8 +7,8 @@ Values are JSON objects, or Avro by a schema file or registry.
 Privacy contract: a range is what has arrived, never a number of records. Each value is decoded by
 itself; one that cannot be is a dead letter, and changes nothing about the others. Which records a
 broker has deleted depends on how many there were, so a gap is refused unless the operator accepts
-it as unprotected. Which schemas a registry has is looked up before the range is made durable, and
-is part of it: one that is registered later makes no other records of the same range. Dead letters
+it as unprotected. Which schemas a registry has is looked up before the range is read, and is made
+part of it: one that is registered later makes no other records of the same range. Dead letters
 are private records: they go only where the operator says.
 """
 
@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from dpsqlp.clients.kafka import Kafka, Producer, Reader, Topic
 from dpsqlp.errors import PlanError, SourceError, UnavailableError
-from dpsqlp.sources.base import Source, check_size, declared_schema, json_columns, show
+from dpsqlp.sources.base import GridTime, Source, check_size, declared_schema, json_columns, show
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import OptionValue, SourceDef
 from dpsqlp.state.storage import LocalStorage
@@ -44,8 +44,9 @@ class KafkaSource(Source):
         self._latest = options.get("start") == "latest"
         self._skips = options.get("expired") == "skip_unprotected"
         self._kafka = Kafka(options, SourceError)
+        self._cutting = Kafka(options, SourceError)  # of its own: cuts do not wait for reading
         self._reader = Reader(self._kafka)
-        self._decode = _decoder(source, self._schema, folder)
+        self._decode = make_decoder(source, self._schema, folder)
         self._numbered = "schema_registry" in options
         self._dead_letters = DeadLetters(self._kafka, options, folder)
 
@@ -53,21 +54,20 @@ class KafkaSource(Source):
         """No topic has been seen."""
         return {"topic": None, "offsets": {}}
 
-    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
+    def cut(self, position: Any, at: GridTime) -> Any:
         """What each partition has now, from where it was read to."""
         if not isinstance(position, dict) or "offsets" not in position:
             raise SourceError(
                 "The state stands at a position that is not one of a topic. Give the source the"
                 " connector it had, or begin a new pipeline, which spends again."
             )
-        topic = self._found(position)
-        self._dead_letters.check()
-        ends = self._kafka.offsets(topic, end=True)
+        topic = self._found(self._cutting, position)
+        ends = self._cutting.offsets(topic, end=True)
         known = position["offsets"] if topic.id == position["topic"] else {}
         if self._latest and position["topic"] is None:
             firsts = ends
         else:
-            firsts = self._kafka.offsets(topic, end=False)
+            firsts = self._cutting.offsets(topic, end=False)
         ranges = []
         for partition, end in sorted(ends.items()):
             first = known.get(str(partition), firsts[partition])
@@ -76,8 +76,12 @@ class KafkaSource(Source):
                 self._check_gap()
                 first = firsts[partition]
             ranges.append((partition, first, end))
-        schemas = self._schemas(ranges)
-        return {"trigger": trigger, "topic": topic.id, "ranges": ranges, "schemas": schemas}
+        return {"trigger": at.trigger, "topic": topic.id, "ranges": ranges}
+
+    def complete(self, records: Any) -> Any:
+        """With the schemas that its values name and the registry has."""
+        self._dead_letters.check()
+        return {**records, "schemas": self._schemas(records["ranges"])}
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
@@ -98,9 +102,10 @@ class KafkaSource(Source):
         """Let go of the connection."""
         self._reader.close()
         self._kafka.close()
+        self._cutting.close()
 
-    def _found(self, position: Any) -> Topic:
-        topic = self._kafka.topic(self._topic)
+    def _found(self, kafka: Kafka, position: Any) -> Topic:
+        topic = kafka.topic(self._topic)
         if topic is not None:
             return topic
         text = f"The Kafka brokers {self._kafka.brokers} have no topic {self._topic}. Create it"
@@ -156,7 +161,7 @@ class KafkaSource(Source):
 
     def _ranges(self, records: Any) -> list[tuple[int, int, int]]:
         """The ranges of a trigger, less what the brokers have deleted since."""
-        topic = self._found(records)
+        topic = self._found(self._kafka, records)
         if topic.id != records["topic"]:  # made again: nothing of the old one is left
             if any(first < end for _, first, end in records["ranges"]):
                 self._check_gap()
@@ -232,7 +237,7 @@ class Decoder(Protocol):
         """The records of known schemas, and the places of what cannot be read."""
 
 
-def _decoder(source: SourceDef, schema: pa.Schema, folder: Path) -> Decoder:
+def make_decoder(source: SourceDef, schema: pa.Schema, folder: Path) -> Decoder:
     """By the option format."""
     if source.options.get("format", "json") == "json":
         return JsonDecoder(source, schema)

@@ -4,14 +4,15 @@ The column is an integer that the table's own sequence fills, or a `timestamptz`
 clock fills. A trigger takes a range of it, (after, until]. Rows are inserted, not changed, until
 their trigger is committed.
 
-Why a range is whole: values are drawn in order and committed in any. `take` first notes a ceiling
+Why a range is whole: values are drawn in order and committed in any. `cut` first notes a ceiling
 (the sequence's last value; the clock), then the transactions that may still insert below it, then
-waits for these to end. Whoever draws from a sequence or inserts into a table holds a lock on it
-until the end of the transaction, so the list is complete: transaction numbers would not do, since
-a transaction has none until it writes, after it has drawn. now() is the start of a transaction, so
-with a clock all transactions of the database are waited for. If one does not end in time, the
-ceiling of an earlier trigger serves, whose transactions have ended; else the range is empty. The
-records go to a later trigger, and none is lost.
+waits for these to end, for half the time until the next cut, 3 seconds at most. Whoever draws from
+a sequence or inserts into a table holds a lock on it until the end of the transaction, so the list
+is complete: transaction numbers would not do, since a transaction has none until it writes, after
+it has drawn. now() is the start of a transaction, so with a clock all transactions of the database
+are waited for. If one does not end in time, the ceiling of an earlier trigger serves, whose
+transactions have ended; else the range is empty. The records go to a later trigger, and none is
+lost.
 
 Privacy contract: which trigger a record belongs to follows from when its own value was drawn, and
 from how long transactions stay open; a range ends at the ceiling, never at the largest value seen,
@@ -31,16 +32,16 @@ import pyarrow.csv as pc
 
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SourceError, UnavailableError
-from dpsqlp.sources.base import Source, check_size
+from dpsqlp.sources.base import GridTime, Source, check_size
 from dpsqlp.sql.query import SourceDef
 
 if TYPE_CHECKING:
     import psycopg
 
-_WAIT_SECONDS = 3.0  # for transactions to end
+_WAIT_SECONDS = 3.0  # at most, for transactions to end
 _POLL_SECONDS = 0.02
 _CLOCK_SECONDS = 1  # between a transaction's start by the clock and its being listed
-_TAKE_SECONDS, _READ_SECONDS = 60.0, 3600.0
+_CUT_SECONDS, _READ_SECONDS = 60.0, 3600.0
 _CHUNK_BYTES = 16 << 20
 _INTEGERS = ("smallint", "integer", "bigint")
 _TIME = "timestamp with time zone"
@@ -130,7 +131,9 @@ class PostgresSource(Source):
         self._name = quoted(*split_name(str(source.options["table"]), 63))
         self._column = str(source.options["column"])
         dsn = str(source.options.get("dsn", ""))
-        self._server = Server(dsn, SourceError, "The trigger has not run; nothing is lost.")
+        kept = "The trigger has not run; nothing is lost."
+        self._server = Server(dsn, SourceError, kept)
+        self._cutting = Server(dsn, SourceError, kept)  # of its own: cuts do not wait for reading
         self._ceilings: list[_Ceiling] = []  # oldest first, of one connection
         self._connection: object = None
 
@@ -138,17 +141,17 @@ class PostgresSource(Source):
         """Before the first row."""
         return {"table": self._name, "column": self._column, "after": None}
 
-    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
+    def cut(self, position: Any, at: GridTime) -> Any:
         """What was inserted since, up to a value below which nothing can be inserted any more."""
         after = self._after(position)
-        with self._server.transaction(_TAKE_SECONDS) as connection:
+        with self._cutting.transaction(_CUT_SECONDS) as connection:
             if connection is not self._connection:
                 # A server that crashed may draw values again that it had drawn.
                 self._ceilings.clear()
                 self._connection = connection
             table = self._look(connection)
             self._check_same(table, position)
-            until = self._settled(connection, table, after)
+            until = self._settled(connection, table, after, at.seconds_left / 2)
         return {**position, "oids": table.oids, "until": until}
 
     def after(self, position: Any, records: Any) -> Any:
@@ -185,6 +188,7 @@ class PostgresSource(Source):
     def close(self) -> None:
         """Let go of the connection."""
         self._server.close()
+        self._cutting.close()
 
     def _after(self, position: Any) -> str | None:
         """Where a position ends; refused if it is one of another table, column or connector."""
@@ -314,9 +318,9 @@ class PostgresSource(Source):
             )
 
     def _settled(
-        self, connection: psycopg.Connection[Any], table: _Table, after: str | None
+        self, connection: psycopg.Connection[Any], table: _Table, after: str | None, seconds: float
     ) -> str | None:
-        """The highest ceiling below which nothing is being inserted."""
+        """The highest ceiling below which nothing is being inserted, after waiting for a while."""
         value = _one(connection, table.ceiling)  # before its writers are listed, not after
         kind = _compared(table.ordering)
         behind = f"SELECT {literal(value or '0')}::{kind} < {literal(after or '0')}::{kind}"
@@ -329,7 +333,7 @@ class PostgresSource(Source):
             )
         if value is None:  # nothing was ever drawn
             return None
-        until = time.monotonic() + _WAIT_SECONDS
+        until = time.monotonic() + min(seconds, _WAIT_SECONDS)
         self._ceilings.append(_Ceiling(value, _all(connection, table.writers)))
         while self._ceilings[-1].writers and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)

@@ -1,6 +1,8 @@
 """Records that are handed over as they come: standard input, or Python objects.
 
-They cannot be asked for twice, so each trigger's records are spooled durably before it runs.
+They cannot be asked for twice, so each trigger's records are spooled durably when they are cut off
+from those of the next. A line of standard input belongs to the trigger that is due after its end
+was read; lines that wait in the pipe behind others have not been read.
 """
 
 from __future__ import annotations
@@ -8,8 +10,9 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, takewhile
 from typing import IO, Any
 
 import duckdb
@@ -17,6 +20,7 @@ import pyarrow as pa
 
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import (
+    GridTime,
     Source,
     declared_schema,
     json_columns,
@@ -53,15 +57,15 @@ class PushedSource(Source):
         """Nothing to remember: what was pushed and not run is the program's to push again."""
         return None
 
-    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
-        """Everything pushed since the last trigger, spooled."""
+    def cut(self, position: Any, at: GridTime) -> Any:
+        """Everything pushed since the last cut, spooled."""
         _check_none(position)
         count = len(self._waiting)  # more may be pushed meanwhile
         buffer = io.BytesIO()
         with pa.ipc.new_stream(buffer, self._schema) as writer:
             for table in self._waiting[:count]:
                 writer.write_table(table)
-        records = spool(self._storage, trigger, self.suffix, buffer.getvalue())
+        records = spool(self._storage, at.trigger, self.suffix, buffer.getvalue())
         del self._waiting[:count]
         return records
 
@@ -104,32 +108,42 @@ class StandardInput(PushedSource):
     """JSON Lines on standard input, read by a thread until it ends."""
 
     suffix = "jsonl"
+    keeps_arrival_times = True
 
     def __init__(
-        self, source: SourceDef, storage: Storage, stream: IO[bytes] | None = None
+        self,
+        source: SourceDef,
+        storage: Storage,
+        now: Callable[[], int],
+        stream: IO[bytes] | None = None,
     ) -> None:
+        """`now` is the clock by which lines arrive."""
         super().__init__(source, storage)
-        self._lines: list[bytes] = []
+        self._now = now
+        self._arrived: list[tuple[int, list[bytes]]] = []  # when, and which lines
         self._lock = threading.Lock()
+        self._ended_at: int | None = None
         self.ended = threading.Event()
-        self.exhausted = False  # a trigger has taken what there was at the end, lines or none
         if stream is None:
             # Unbuffered: a thread that waits inside the buffer's lock breaks the exit of Python.
             stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         threading.Thread(target=self._read_lines, args=(stream,), daemon=True).start()
 
-    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
-        """The lines that have arrived, spooled.
+    def cut(self, position: Any, at: GridTime) -> Any:
+        """The lines that have arrived by a grid time, spooled.
 
         One trigger runs after the end of standard input, with lines or without: were it to run
         only if lines were left, its release would show that somebody sent one.
         """
         _check_none(position)
+        ended = self._ended_at is not None and self._ended_at <= at.time  # before the lines
         with self._lock:
-            ended = self.ended.is_set()
-            records = spool(self._storage, trigger, self.suffix, b"".join(self._lines))
-            self._lines = []
-            self.exhausted = ended
+            parts = list(takewhile(lambda part: part[0] <= at.time, self._arrived))
+        lines = chain.from_iterable(lines for _, lines in parts)
+        records = spool(self._storage, at.trigger, self.suffix, b"".join(lines))
+        with self._lock:
+            del self._arrived[: len(parts)]
+        self.exhausted = ended
         return records
 
     def _read_lines(self, stream: IO[bytes]) -> None:
@@ -142,11 +156,13 @@ class StandardInput(PushedSource):
                 self._keep(bytes(begun), *others[:-1])
                 begun = bytearray(others[-1])
         self._keep(bytes(begun))
+        self._ended_at = self._now()
         self.ended.set()
 
     def _keep(self, *lines: bytes) -> None:
+        kept = [line + b"\n" for line in lines if 0 < len(line) < _LINE_BYTES]
         with self._lock:
-            self._lines += [line + b"\n" for line in lines if 0 < len(line) < _LINE_BYTES]
+            self._arrived.append((self._now(), kept))
 
     def _parse(self, data: bytes) -> pa.Table:
         """Lines that are no JSON, and fields of another type, become nulls, as in a file."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ _CONSTANT_ARGUMENT = {
 }
 # They make timestamps before the first one, which stop DuckDB where they become text.
 _UNCHECKED_TIMES = {"epoch_ms", "make_timestamp", "make_timestamp_ms"}  # of one argument
+_FATAL = {"json_contains"}  # ends the process on a value that is nested deeply
+_FUNCTION = re.compile("[a-z][a-z0-9_]*")  # others are operators, or meant for DuckDB itself
 _LIST_AGGREGATES = {"list_aggregate", "list_aggr", "array_aggregate", "array_aggr", "aggregate"}
 _EXPRESSIONS = {
     "BETWEEN",
@@ -281,22 +284,27 @@ def syntax_tree(query: str) -> Any:
     return tree["statements"]
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
+    """The nodes of a syntax tree, from the top."""
     if isinstance(tree, dict):
         yield tree
         for value in tree.values():
-            yield from _nodes(value)
+            yield from nodes_of(value)
     elif isinstance(tree, list):
         for value in tree:
-            yield from _nodes(value)
+            yield from nodes_of(value)
 
 
 def function_kind(name: str, arguments: int) -> str:
     """How a function behaves: `row` (one value per row, the same every time), `aggregate`,
-    `table`, `unnest`, `varying`, or `unknown`."""
+    `table`, `unnest`, `varying`, `fatal`, or `unknown`."""
     name = name.lower()
     if name == "unnest":
         return "unnest"
+    if name in _FATAL:
+        return "fatal"
+    if not _FUNCTION.fullmatch(name):
+        return "unknown"
     overloads = _catalogue().get(name)
     if not overloads:
         return "unknown"
@@ -317,13 +325,13 @@ def function_kind(name: str, arguments: int) -> str:
 def _macro_kind(name: str) -> str:
     for _, _, definition in _catalogue()[name]:
         tree = syntax_tree(f"SELECT {definition}")
-        if any(node.get("class") == "SUBQUERY" for node in _nodes(tree)):
+        if any(node.get("class") == "SUBQUERY" for node in nodes_of(tree)):
             return "varying"
-        if any(_value_function(node) for node in _nodes(tree)):
+        if any(_value_function(node) for node in nodes_of(tree)):
             return "varying"
         for node in _functions(tree):
             called = node["function_name"].lower()
-            if called != name and (kind := function_kind(called, len(_arguments(node)))) != "row":
+            if called != name and (kind := function_kind(called, len(arguments_of(node)))) != "row":
                 return kind
     return "row"
 
@@ -334,10 +342,11 @@ def _value_function(node: dict[str, Any]) -> str | None:
 
 
 def _functions(tree: Any) -> Iterator[dict[str, Any]]:
-    return (node for node in _nodes(tree) if node.get("class") == "FUNCTION")
+    return (node for node in nodes_of(tree) if node.get("class") == "FUNCTION")
 
 
-def _arguments(node: dict[str, Any]) -> list[Any]:
+def arguments_of(node: dict[str, Any]) -> list[Any]:
+    """The arguments of a function."""
     return list(node.get("arguments") or node.get("children") or [])
 
 
@@ -346,20 +355,20 @@ def _stops(name: str, node: dict[str, Any]) -> str | None:
 
     In x.f(), x reads like the schema of f.
     """
-    arguments = _arguments(node)
+    arguments = arguments_of(node)
     method = node.get("schema") not in (None, "", "main")
     if name in _UNCHECKED_TIMES and len(arguments) <= 1:
         return "unchecked"
     if name in _CONSTANT_ARGUMENT:
         constant = arguments[_CONSTANT_ARGUMENT[name] :][:1]
-        if method or any(below.get("class") == "COLUMN_REF" for below in _nodes(constant)):
+        if method or any(below.get("class") == "COLUMN_REF" for below in nodes_of(constant)):
             return "constant"
     return None
 
 
 def bad_function(query: str) -> tuple[str, str] | None:
     """The first function of a query that may not be used for each row by itself, and its kind."""
-    for node in _nodes(syntax_tree(query)):
+    for node in nodes_of(syntax_tree(query)):
         if value_function := _value_function(node):
             return value_function, "varying"
         if node.get("class") != "FUNCTION":
@@ -369,7 +378,7 @@ def bad_function(query: str) -> tuple[str, str] | None:
             return name, stops
         if node.get("is_operator"):
             continue
-        kind = function_kind(name, len(_arguments(node)))
+        kind = function_kind(name, len(arguments_of(node)))
         if kind not in ("row", "unnest"):
             return name, kind
         if name in _LIST_AGGREGATES and "reservoir_quantile" in json.dumps(node).lower():
@@ -385,7 +394,7 @@ def check_rows(query: str) -> str | None:
         tree = syntax_tree(query)
     except DatabaseError:
         return "a statement that is not a plain SELECT"
-    for node in _nodes(tree):
+    for node in nodes_of(tree):
         expression = node.get("class")
         if expression is not None and expression not in _EXPRESSIONS:
             return f"an expression of the kind {expression}"

@@ -119,7 +119,7 @@ def explain_text(name: str, query: Query, plan: Plan) -> str:
     paragraphs = [
         _promise(name, query, plan),
         _protected(query),
-        _time(query, plan),
+        _time(query, plan) + _arrival(query),
         _bounding(query, plan),
         _keys(query, plan),
         _columns(query, plan),
@@ -243,6 +243,23 @@ def _time(query: Query, plan: Plan) -> str:
         f"{window} (UTC) {closing}. A trigger every {interval} by"
         f" {clock}, with or without rows: {_triggers(plan)} for each window. Rows outside"
         f" the open windows are dropped.{counted}"
+    )
+
+
+def _arrival(query: Query) -> str:
+    """Which trigger a row belongs to."""
+    if query.emit.on_event_time:
+        return ""
+    if query.source.connector != "python":
+        return (
+            " A row belongs to the first trigger that is due after it arrived, however long"
+            " triggers take."
+        )
+    return (
+        " A row belongs to the trigger that takes it: from Python the next call of trigger(), which"
+        " has to follow the clock; from a streaming DataFrame the batch that Spark plans when the"
+        " one before has ended. There a unit whose rows take long moves those of others: that is"
+        " NOT PROTECTED."
     )
 
 

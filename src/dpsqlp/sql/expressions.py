@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from dpsqlp.sql.database import Binder, DatabaseError, bad_function
+from dpsqlp.sql.database import Binder, DatabaseError, bad_function, quote
+from dpsqlp.sql.growth import captured, unbounded
 from dpsqlp.sql.place import Text
 from dpsqlp.sql.scope import Scope, sql
 
@@ -28,6 +29,11 @@ _PARSED = (  # types that a text compared with them is cast to, and not every te
 
 def _is_text(node: exp.Expr | None) -> bool:
     return isinstance(node, exp.Literal) and node.is_string
+
+
+def _is_plain(kind: str) -> bool:
+    """Whether a type is one of them: no text, and nothing that holds others."""
+    return kind.startswith(_PARSED) and not kind.endswith("]")
 
 
 def _compared(node: exp.Expr) -> Iterator[tuple[exp.Expr, exp.Expr]]:
@@ -72,11 +78,13 @@ class Expressions:
         for function in reversed(list(called)):  # innermost first
             if not isinstance(function, exp.Connector):  # AND and OR, whose parts are looked at
                 self._check_function(function)
+        self._check_lambdas(node, scope)
         self._check_constants(node, scope)
 
     def _check_function(self, node: exp.Expr) -> None:
         try:
-            found = bad_function(f"SELECT {sql(node)}")
+            query = f"SELECT {sql(node)}"
+            found = bad_function(query) or unbounded(query)
         except DatabaseError:
             found = (self.text.written(node), "unknown")
         if found is None:
@@ -92,6 +100,10 @@ class Expressions:
             "constant": f"{name} stops a run on a part of time, a time zone or an escape character"
             " that it does not know, so that is a constant",
             "unchecked": f"{name} can make timestamps that are out of range, which stop a run",
+            "fatal": f"{name} can end the process on a value that is nested deeply",
+            "length": f"{name} could make a result of any length of one row",
+            "repeated": f"{name} could repeat a text of one row any number of times",
+            "growing": f"{name} could make a result of any length of one row",
         }
         ways_out = {
             "aggregate": "Aggregate in the SELECT WITH DIFFERENTIAL_PRIVACY. " + PUBLIC_WAY_OUT,
@@ -100,6 +112,12 @@ class Expressions:
             "constant": "Write CASE x WHEN 'one' THEN ... WHEN 'another' THEN ... END.",
             "unchecked": "Write TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * x) for milliseconds"
             " x; for the milliseconds of a timestamp, EPOCH_US(ts) // 1000.",
+            "fatal": "Use JSON_EXTRACT, JSON_EXISTS or LIST_CONTAINS.",
+            "length": "Write the length as a constant, or as LEAST(x, 100); a series as"
+            " RANGE(0, LEAST(x, 100)).",
+            "repeated": "Make the separator, replacement or format a constant, without widths that"
+            " are arguments.",
+            "growing": "Use LIST_SUM, LIST_MAX or ARRAY_TO_STRING, and LEVENSHTEIN.",
         }
         if name in ("TUMBLE", "HOP"):
             raise self.text.refuse(
@@ -110,6 +128,27 @@ class Expressions:
             facts.get(kind, f"There is no function {name}"),
             ways_out.get(kind, "DuckDB's scalar functions can be used."),
         )
+
+    def _check_lambdas(self, node: exp.Expr, scope: Scope | None) -> None:
+        """Refuse lambdas that would repeat a text or list of the row in each element."""
+        names = sorted(captured(f"SELECT {sql(node)}"))
+        if not names:
+            return
+        columns: list[exp.Expr] = [
+            exp.Var(this=f"{'.'.join(map(quote, parts))} AS c{number}")
+            for number, parts in enumerate(names)
+        ]
+        try:  # what is no column here belongs to a lambda further out
+            kinds = [] if scope is None else self.binder.types(scope.query(columns))
+        except DatabaseError:
+            kinds = []
+        if not kinds or not all(_is_plain(kind) for _, kind in kinds):
+            raise self.text.refuse(
+                node,
+                "A lambda would repeat a text or list of the row in each element",
+                "Use the lambda's own parameters, and columns that are numbers or times; or UNNEST"
+                " the list.",
+            )
 
     def _check_constants(self, node: exp.Expr, scope: Scope | None) -> None:
         """Refuse texts that are not of the type they are cast to or compared with."""
@@ -132,7 +171,7 @@ class Expressions:
         kinds = dict(zip(texts, (kind for _, kind in found), strict=True))
         for typed, constant in pairs:
             kind = kinds[sql(typed)]
-            if kind.startswith(_PARSED) and not kind.endswith("]"):
+            if _is_plain(kind):
                 self._check_constant(constant, kind)
 
     def _check_constant(self, node: exp.Expr, kind: str) -> None:

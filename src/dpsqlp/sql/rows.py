@@ -6,9 +6,8 @@ evaluations is refused; an expression that fails on a row yields NULL.
 
 Privacy contract: within one FROM there is at most one relation that comes from the stream, and it
 is on the preserved side of every join, so an output row depends on one input row. Every expression
-that may fail stands in TRY. Bounding comes after all of it.
-
-Not covered: how much memory one row's expressions may take.
+that may fail stands in TRY; `sql.growth` bounds what a row may become. Bounding comes after all of
+it.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from sqlglot import exp
 
 from dpsqlp.sql.dialect import EmitClause, PrivacyClause
 from dpsqlp.sql.expressions import PUBLIC_WAY_OUT, ROW_WISE, Expressions
+from dpsqlp.sql.growth import ROWS_MAX
 from dpsqlp.sql.joins import check_join, refused_relation
 from dpsqlp.sql.place import Text
 from dpsqlp.sql.query import PublicTable, SourceDef
@@ -58,8 +58,11 @@ class RowPart:
         other_sources: set[str],
         tables: Mapping[str, PublicTable],
         expressions: Expressions,
+        unnests: int,
     ) -> None:
+        """`unnests` is how many UNNESTs the query has: a row becomes the product of their lists."""
         self.text = text
+        self.elements_max = exp.Literal.number(int(ROWS_MAX ** (1 / max(unnests, 1)) + 1e-9))
         self.expressions = expressions
         self.other_sources = other_sources
         self.base = {source.name.lower(): _base([c for c, _ in source.columns], STREAM)}
@@ -189,7 +192,7 @@ class RowPart:
         origin = scope.origins(inner)
         if isinstance(inner, exp.Explode):
             self.expressions.check(inner.this, scope)
-            rewritten: exp.Expr = exp.Explode(this=safe(inner.this))
+            rewritten: exp.Expr = exp.Explode(this=self._bounded(inner.this))
             origin |= {UNNEST}
         else:
             self.expressions.check(inner, scope)
@@ -211,11 +214,12 @@ class RowPart:
                     "UNNEST follows the stream and takes one list",
                     "Write FROM s, UNNEST(s.x) AS t(y).",
                 )
-            self.expressions.check(node.expressions[0])
+            self.expressions.check(node.expressions[0], scope)
             origin = scope.origins(node.expressions[0]) | {UNNEST}
             names = [c.name.lower() for c in alias.columns] if alias else []
             item: exp.Expr = exp.Unnest(
-                expressions=[safe(node.expressions[0])], alias=alias.copy() if alias else None
+                expressions=[self._bounded(node.expressions[0])],
+                alias=alias.copy() if alias else None,
             )
             name = node.alias.lower()
             return item, Relation(name, dict.fromkeys(names or ["unnest"], origin), False)
@@ -235,6 +239,11 @@ class RowPart:
             renamed = self._renamed(relation, node.alias_or_name.lower(), alias)
             return node.copy(), renamed
         raise refused_relation(self.text, node)
+
+    def _bounded(self, node: exp.Expr) -> exp.Expr:
+        """A list, NULL where it fails or would make more rows of one than it may."""
+        short = exp.LTE(this=exp.Length(this=node.copy()), expression=self.elements_max.copy())
+        return safe(exp.Case(ifs=[exp.If(this=short, true=node.copy())]))
 
     def _named(self, node: exp.Table) -> Relation:
         name = node.name.lower()

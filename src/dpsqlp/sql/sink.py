@@ -21,6 +21,7 @@ from dpsqlp.sql.database import Binder, DatabaseError, check_rows, quote
 from dpsqlp.sql.dialect import PrivacyClause
 from dpsqlp.sql.expressions import Expressions
 from dpsqlp.sql.groups import Groups, check_period, check_unit, read_groups, read_timestamp
+from dpsqlp.sql.growth import BYTES_MAX, unbounded
 from dpsqlp.sql.normal import normal_form
 from dpsqlp.sql.options import PrivacyOptions, read_privacy
 from dpsqlp.sql.outputs import key_name, read_outputs, released_column
@@ -35,6 +36,7 @@ _SCALARS = (
     *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "FLOAT", "DOUBLE", "DECIMAL"),
     *("VARCHAR", "BLOB", "DATE", "TIMESTAMP", "UUID", "JSON", "ENUM"),
 )
+_LONG = ("VARCHAR", "JSON", "BLOB")
 
 
 def compile_query(
@@ -50,7 +52,8 @@ def compile_query(
     source = _find_source(text, select, sources)
     others = {name for name in sources if name != source.name.lower()}
     expressions = Expressions(text, binder)
-    scope = RowPart(text, source, others, tables, expressions).scope(select)
+    unnests = len(list(select.find_all(exp.Unnest, exp.Explode)))
+    scope = RowPart(text, source, others, tables, expressions, unnests).scope(select)
     if not any(relation.stream for relation in scope.relations):
         raise text.refuse(
             select.args["from_"], "The query reads no source", "Select from a source."
@@ -218,14 +221,16 @@ def _row_query(
     ]
     query = f"SELECT {', '.join(outer)} FROM ({inner}) AS row_part"
     found = check_rows(query)
-    if found is not None:
+    if found is not None or unbounded(inner):
         raise text.refuse(
             select,
-            f"The row part has {found}, which is not known to work on one row by itself",
+            f"The row part has {found or 'a function'}, which is not known to work on one row by"
+            " itself, with a result of limited length",
             "Write it with scalar functions, joins to public tables and UNNEST.",
         )
     try:
         columns = expressions.binder.types(query)
+        query += _short([kind for _, kind in columns], outer[: len(units) + len(keys)])
         schema = expressions.binder.schema(query)
         expressions.binder.try_out(query)
     except DatabaseError as problem:
@@ -237,6 +242,16 @@ def _row_query(
             "List the columns one by one; COLUMNS(...) is not supported.",
         )
     return query, schema, [kind for _, kind in columns]
+
+
+def _short(types: list[str], names: list[str]) -> str:
+    """The condition that a unit and its key are not too long to keep."""
+    lengths = [
+        f"COALESCE({'OCTET_LENGTH' if kind == 'BLOB' else 'STRLEN'}({name}), 0)"
+        for kind, name in zip(types, names, strict=False)
+        if kind in _LONG
+    ]
+    return f" WHERE {' + '.join(lengths)} <= {BYTES_MAX}" if lengths else ""
 
 
 def _floor(number: str, size: int) -> str:

@@ -2,6 +2,7 @@
 
 In this order, each step durable before the next, deltas and release at once:
 
+    cut         what has arrived when a trigger is due; several may wait while a trigger takes long
     intent      which records the next trigger reads; a retry reads exactly those
     deltas      what the trigger changed in each shard table (now and then a whole snapshot)
     release     what the sinks will get
@@ -19,7 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+import json
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -28,14 +31,14 @@ from numpy.typing import NDArray
 
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
+from dpsqlp.plan import Plan
 from dpsqlp.stages.combine import Groups
 from dpsqlp.state.arrays import digest
-from dpsqlp.state.sealed import seal, unseal
+from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.shards import (
     File,
     Shards,
     TableLog,
-    missing_or_damaged,
     parse_name,
     selected_name,
     shard_name,
@@ -44,7 +47,9 @@ from dpsqlp.state.storage import Storage
 from dpsqlp.tables.table import Table
 from dpsqlp.trigger import Each, Pipeline, Place, State, Step
 
-FORMAT = 4
+MANIFEST = "manifest.json"
+_PUBLIC = ("fingerprint", "instance", "trigger", "rows", "columns", "inputs_left_behind")
+_CUT = re.compile(r"cuts/\d+\.json")
 _SWEPT = ("units/", "keys/", "selected/", "releases/")
 _ODD = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93], np.uint64)
 
@@ -55,6 +60,25 @@ class Intent:
 
     trigger: int
     records: Any  # the source's own description of an exact range, as JSON
+    left_behind: tuple[str, ...] = ()  # inputs that the operator has given up
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What has arrived when a trigger is due, and a digest of where the cut before has ended."""
+
+    trigger: int
+    records: Any  # as an intent's
+    begin: str
+
+    @classmethod
+    def after(cls, position: Any, trigger: int, records: Any) -> Cut:
+        """The cut of a trigger that begins at a position of the source."""
+        return cls(trigger, records, _position_digest(position))
+
+    def follows(self, position: Any) -> bool:
+        """Whether it begins at a position."""
+        return self.begin == _position_digest(position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +87,11 @@ class Manifest:
 
     fingerprint: str
     instance: str
-    secret_check: str
     shards: int
     trigger: int | None = None
+    rows: int | None = None  # of the last release
+    columns: tuple[str, ...] = ()  # of the last release
+    inputs_left_behind: int = 0  # by the operator, over all triggers
     position: Any = None  # where the source goes on
     input_digest: str = ""
     release: File | None = None
@@ -90,18 +116,16 @@ class Changes:
 class Journal:
     """The journal in a storage, for one pipeline and its secret."""
 
-    def __init__(self, storage: Storage, pipeline: Pipeline, secret: Secret, shards: int) -> None:
-        """Open the journal, or begin one."""
+    def __init__(self, storage: SealedStorage, pipeline: Pipeline) -> None:
+        """Open the journal."""
         self.storage = storage
-        self._shards = Shards(storage, pipeline, secret)
-        fresh = Manifest(
-            fingerprint=pipeline.plan.fingerprint.hex(),
-            instance=secret.instance.hex(),
-            secret_check=secret_check(secret),
-            shards=shards,
-        )
-        self.manifest = read_manifest(storage) or fresh
-        _check_identity(self.manifest, fresh)
+        self._shards = Shards(storage, pipeline)
+        self.manifest = read_manifest(storage)
+        if self.manifest.fingerprint != pipeline.plan.fingerprint.hex():
+            raise StateError(
+                "manifest.json and pipeline.json are of two pipelines. Restore the whole folder"
+                " from one copy, or begin a new pipeline, which spends again."
+            )
 
     def load(self, each: Each = map) -> State:
         """The committed state."""
@@ -137,31 +161,52 @@ class Journal:
         log = self.manifest.tables.get(name, TableLog(0))
         return name, self._shards.save(name, table, change, log, trigger)
 
+    def keep_cut(self, cut: Cut) -> None:
+        """Make a cut durable."""
+        self._put(_cut_name(cut.trigger), asdict(cut))
+
+    def cuts(self) -> list[Cut]:
+        """The cuts that were kept and not dropped, in order."""
+        names = [name for name in self.storage.list() if _CUT.fullmatch(name)]
+        bodies = [self._get(name) for name in names]
+        found = [Cut(**body) for body in bodies if body is not None]
+        return sorted(found, key=lambda cut: cut.trigger)
+
+    def drop_cut(self, trigger: int) -> None:
+        """The trigger of a cut is committed."""
+        self.storage.delete(_cut_name(trigger))
+
+    def _put(self, name: str, body: dict[str, Any]) -> None:
+        """Store an object of this plan."""
+        body = body | {"fingerprint": self.manifest.fingerprint}
+        self.storage.put(name, [json.dumps(body, sort_keys=True).encode()])
+
+    def _get(self, name: str) -> dict[str, Any] | None:
+        """An object, if it is there; refused if it is another plan's."""
+        data = self.storage.get(name)
+        if data is None:
+            return None
+        body: dict[str, Any] = json.loads(data)
+        if body.pop("fingerprint") != self.manifest.fingerprint:
+            raise StateError(
+                f"The state file {name} belongs to another pipeline. Two pipelines have used one"
+                " folder: restore each to its own."
+            )
+        return body
+
     def intend(self, intent: Intent) -> None:
         """Say what the next trigger will read, before it reads."""
-        body = {
-            "trigger": intent.trigger,
-            "records": intent.records,
-            "fingerprint": self.manifest.fingerprint,
-            "instance": self.manifest.instance,
-        }
-        self.storage.put("intent.json", [seal(body)])
+        self._put("intent.json", asdict(intent))
 
     def pending(self) -> Intent | None:
         """The intent of a trigger that was not committed."""
-        body = unseal(self.storage.get("intent.json"), "intent.json")
+        body = self._get("intent.json")
         if body is None:
             return None
-        expected = (self.manifest.fingerprint, self.manifest.instance)
-        if (body["fingerprint"], body["instance"]) != expected:
-            raise StateError(
-                "The intent in this state belongs to another pipeline. Two pipelines have used one"
-                " folder: restore each to its own."
-            )
         committed = self.manifest.trigger
         if committed is not None and body["trigger"] <= committed:
             return None
-        return Intent(body["trigger"], body["records"])
+        return Intent(body["trigger"], body["records"], tuple(body["left_behind"]))
 
     def save(self, state: State, step: Step, each: Each = map) -> Changes:
         """Write what a trigger changed; with threads, go on while they do."""
@@ -181,8 +226,21 @@ class Journal:
         digests = each(input_digest, [groups for _, groups in sorted(step.groups.items())])
         return Changes(step.trigger, each(save, list(tables)), digests)
 
-    def commit(self, changes: Changes, release: bytes, position: Any, each: Each = map) -> None:
-        """Make a trigger true: deltas and release, then the manifest. Nothing is sent before."""
+    def commit(
+        self,
+        changes: Changes,
+        release: bytes,
+        position: Any,
+        each: Each = map,
+        *,
+        rows: int = 0,
+        columns: Sequence[str] = (),
+        left_behind: int = 0,
+    ) -> None:
+        """Make a trigger true: deltas and release, then the manifest. Nothing is sent before. The
+        rows and columns of the release are what everybody may know of it, and how many inputs the
+        operator has left behind.
+        """
         before = self.manifest.files()
         name = f"releases/{changes.trigger}.arrow"
         known = self.storage.get(name)  # of an attempt that may have been published
@@ -196,12 +254,15 @@ class Journal:
         self.manifest = replace(
             self.manifest,
             trigger=changes.trigger,
+            rows=rows,
+            columns=tuple(columns),
+            inputs_left_behind=self.manifest.inputs_left_behind + left_behind,
             position=position,
             tables=dict(changes.tables),
             input_digest=digest([text.encode() for text in changes.digests]),
             release=file,
         )
-        self.storage.put("manifest.json", [seal(asdict(self.manifest) | {"format": FORMAT})])
+        _write_manifest(self.storage, self.manifest)
         list(each(self.storage.delete, sorted(before - self.manifest.files())))
 
     def release(self) -> bytes | None:
@@ -217,11 +278,7 @@ class Journal:
         names = [n for n in self.storage.list() if n.startswith(_SWEPT)]
         if self.manifest.trigger is None:
             if names and self.storage.get("intent.json") is None:
-                raise StateError(
-                    "The state file manifest.json is missing, and others are there. Nothing was"
-                    " released or changed. Restore the whole folder from a copy made since the"
-                    " last trigger, or begin a new pipeline, which spends again."
-                )
+                raise missing_or_damaged(MANIFEST, "older than others that are there")
             return  # the first trigger begins again and overwrites
         missing = sorted(live - set(names))
         if missing:
@@ -231,21 +288,49 @@ class Journal:
                 self.storage.delete(name)
 
 
-def read_manifest(storage: Storage) -> Manifest | None:
-    """The committed manifest, if there is one."""
-    body = unseal(storage.get("manifest.json"), "manifest.json")
-    if body is None:
-        return None
-    if body.pop("format") != FORMAT:
-        raise StateError(
-            f"The state has another format than {FORMAT}. Use the version of dpsqlp that wrote it."
-        )
+def _cut_name(trigger: int) -> str:
+    return f"cuts/{trigger}.json"
+
+
+def _position_digest(position: Any) -> str:
+    return digest([json.dumps(position, sort_keys=True).encode()])
+
+
+def begin_journal(storage: SealedStorage, plan: Plan, secret: Secret, shards: int) -> None:
+    """Store the manifest of a pipeline that has not run. From then on one without has lost it."""
+    fresh = Manifest(plan.fingerprint.hex(), secret.instance.hex(), shards)
+    _write_manifest(storage, fresh)
+
+
+def has_run(storage: Storage) -> bool:
+    """Whether the manifest, which nobody vouches for here, has a trigger."""
+    public = read_public(storage, MANIFEST)
+    return public is not None and public.get("trigger") is not None
+
+
+def read_manifest(storage: SealedStorage) -> Manifest:
+    """The committed manifest."""
+    found = storage.get_public(MANIFEST)
+    if found is None:
+        raise missing_or_damaged(MANIFEST, "missing")
+    public, body = found
     release = body.pop("release")
     tables = {
         name: TableLog(log["rows"], tuple(File(**file) for file in log["files"]))
         for name, log in body.pop("tables").items()
     }
-    return Manifest(**body, release=None if release is None else File(**release), tables=tables)
+    return Manifest(
+        **body,
+        **public | {"columns": tuple(public["columns"])},
+        release=None if release is None else File(**release),
+        tables=tables,
+    )
+
+
+def _write_manifest(storage: SealedStorage, manifest: Manifest) -> None:
+    body = asdict(manifest)
+    public = {name: body.pop(name) for name in _PUBLIC}
+    storage.put_public(MANIFEST, public, body)
 
 
 def secret_check(secret: Secret) -> str:
@@ -269,17 +354,3 @@ def input_digest(groups: Groups) -> str:
             mixed ^= mixed >> np.uint64(29)
         sums[half] = mixed.sum(dtype=np.uint64)
     return sums.tobytes().hex()
-
-
-def _check_identity(found: Manifest, expected: Manifest) -> None:
-    if (found.instance, found.secret_check) != (expected.instance, expected.secret_check):
-        raise StateError(
-            "The secret is not the one this state was made with. Bring back the original secret; a"
-            " lost one cannot be replaced inside open windows: begin a new pipeline, which spends"
-            " again."
-        )
-    if found.fingerprint != expected.fingerprint:
-        raise StateError(
-            "manifest.json and pipeline.json are of two pipelines. Restore the whole folder from"
-            " one copy, or begin a new pipeline, which spends again."
-        )

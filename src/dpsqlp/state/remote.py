@@ -13,7 +13,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,7 +61,7 @@ class ObjectStorage:
         self._owner: str | None = None  # of the lease, while it is held here
         self._renewed = 0.0
 
-    def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
+    def put(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
         if self._owner is not None and name != _LEASE:
             self._check_lease()  # after a long pause it may be another's

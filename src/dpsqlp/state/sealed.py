@@ -1,33 +1,142 @@
-"""Small JSON files that know when they are damaged."""
+"""A pipeline's storage, sealed: whatever is stored is encrypted and authenticated.
+
+It is closed until it is told the secret, and then seals every name. A public file is JSON with a
+part that everybody can read, vouched for like the rest, and a sealed part.
+
+Privacy contract: nothing that depends on data reaches the storage below in the clear. What was
+written without the secret, renamed, or taken from another instance is refused.
+"""
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dpsqlp.entropy.seal import BrokenSeal, Sealer
+from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
-from dpsqlp.state.arrays import digest
+from dpsqlp.state.storage import Storage
+
+FORMAT = 5
 
 
-def seal(body: dict[str, Any]) -> bytes:
-    """A JSON object with its checksum."""
-    text = json.dumps(body, sort_keys=True)
-    return json.dumps({"body": text, "sha256": digest([text.encode()])}).encode()
+class SealedStorage:
+    """Any storage, with what is in it sealed."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.plain = storage  # for public parts alone
+        self._sealer: Sealer | None = None
+
+    def unlock(self, secret: Secret) -> None:
+        """Say whose files they are."""
+        self._sealer = Sealer(secret)
+
+    def put(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
+        """Store the concatenation of parts under a name, atomically and durably."""
+        self.seal(name, list(parts))
+
+    def seal(self, name: str, parts: Sequence[bytes | memoryview]) -> str:
+        """The same; returns the seal, which no other contents have."""
+        seal, file = self._unlocked().seal(name, parts)
+        self.plain.put(name, file)
+        return seal.hex()
+
+    def get(self, name: str, seal: str | None = None) -> bytes | None:
+        """The object, or None. Refused if it is damaged, or is not the one with this seal."""
+        data = self.plain.get(name)
+        if data is None:
+            return None
+        found, contents = self._opened(name, data, b"")
+        if seal not in (None, found.hex()):
+            raise missing_or_damaged(name, DAMAGED)
+        return contents
+
+    def put_public(self, name: str, public: dict[str, Any], sealed: dict[str, Any]) -> None:
+        """Store a public and a sealed part in one file."""
+        text = json.dumps(public, sort_keys=True)
+        parts = [json.dumps(sealed, sort_keys=True).encode()]
+        _, file = self._unlocked().seal(name, parts, text.encode())
+        self.plain.put(name, [_public_bytes(text, b"".join(file))])
+
+    def get_public(self, name: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Both parts, or None. Refused if either is damaged."""
+        found = _public_file(self.plain, name)
+        if found is None:
+            return None
+        text, data = found
+        _, sealed = self._opened(name, data, text.encode())
+        return json.loads(text), json.loads(sealed)
+
+    def list(self) -> list[str]:
+        """All names."""
+        return self.plain.list()
+
+    def delete(self, name: str) -> None:
+        """Remove an object; nothing happens if there is none."""
+        self.plain.delete(name)
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keep out a second writer while the context lasts."""
+        return self.plain.lock()
+
+    def _unlocked(self) -> Sealer:
+        assert self._sealer is not None, "nothing is stored before the instance is known"
+        return self._sealer
+
+    def _opened(self, name: str, data: bytes, public: bytes) -> tuple[bytes, bytes]:
+        try:
+            return self._unlocked().open(name, data, public)
+        except BrokenSeal as error:
+            raise missing_or_damaged(name, DAMAGED) from error
 
 
-def unseal(data: bytes | None, name: str) -> dict[str, Any] | None:
-    """The object, if there is one; refused if it is damaged."""
+DAMAGED = "damaged, or was not written under this name by this pipeline"
+
+
+def read_public(storage: Storage, name: str) -> dict[str, Any] | None:
+    """The public part of a file, if there is one. Without the secret nobody vouches for it."""
+    found = _public_file(storage, name)
+    if found is None:
+        return None
+    try:
+        body: dict[str, Any] = json.loads(found[0])
+    except ValueError as error:
+        raise missing_or_damaged(name, DAMAGED) from error
+    return body
+
+
+def _public_file(storage: Storage, name: str) -> tuple[str, bytes] | None:
+    """The text of the public part, and the sealed one."""
+    data = storage.get(name)
     if data is None:
         return None
     try:
-        outer = json.loads(data)
-        if digest([outer["body"].encode()]) != outer["sha256"]:
-            raise ValueError("checksum")
-        body: dict[str, Any] = json.loads(outer["body"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(
-            f"The state file {name} is damaged. Nothing was released or changed. Restore the whole"
-            " folder from a copy made since the last trigger, or begin a new pipeline, which"
-            " spends again."
-        ) from error
-    return body
+        body = json.loads(data)
+        if body.get("format") != FORMAT:
+            raise StateError(
+                f"The state has another format than {FORMAT}. Use the version of dpsqlp that wrote"
+                " it."
+            )
+        text, sealed = body["public"], base64.b64decode(body["sealed"])
+        if data != _public_bytes(text, sealed):  # the same in other words
+            raise ValueError("encoding")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise missing_or_damaged(name, DAMAGED) from error
+    return text, sealed
+
+
+def _public_bytes(text: str, sealed: bytes) -> bytes:
+    body = {"format": FORMAT, "public": text, "sealed": base64.b64encode(sealed).decode()}
+    return json.dumps(body).encode()
+
+
+def missing_or_damaged(name: str, what: str) -> StateError:
+    """A file of the state is not what it should be."""
+    return StateError(
+        f"The state file {name} is {what}. Nothing was released or changed. Restore the whole"
+        " folder from a copy made since the last trigger, or begin a new pipeline, which spends"
+        " again."
+    )

@@ -14,13 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from dpsqlp.entropy.conceal import Concealer
-from dpsqlp.entropy.secret import Secret
-from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.bound import contents, redo, restore
-from dpsqlp.state.arrays import digest, pack, unpack
-from dpsqlp.state.storage import Storage
+from dpsqlp.state.arrays import pack, unpack
+from dpsqlp.state.sealed import SealedStorage, missing_or_damaged
 from dpsqlp.state.tables import Arrays, key_delta, redo_keys, unit_delta
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.table import Table
@@ -36,7 +33,7 @@ class File:
     """A file that a manifest vouches for."""
 
     name: str
-    sha256: str
+    seal: str  # of its contents
     bytes: int
 
 
@@ -60,12 +57,11 @@ class Held:
 
 
 class Shards:
-    """The shard tables in a storage, for one pipeline and its secret."""
+    """The shard tables in a storage, for one pipeline."""
 
-    def __init__(self, storage: Storage, pipeline: Pipeline, secret: Secret) -> None:
+    def __init__(self, storage: SealedStorage, pipeline: Pipeline) -> None:
         self.storage = storage
         self._pipeline = pipeline
-        self._concealer = Concealer(secret)
 
     def load(self, name: str, log: TableLog, trigger: int, held: Held | None = None) -> Shard:
         """The table as it was after a trigger; one that is held goes on from where it is, if the
@@ -80,7 +76,7 @@ class Shards:
             arrays = unpack(self.read(file))
             if isinstance(table, KeyTable):
                 index = trigger - self._pipeline.plan.windows.first(item)
-                redo_keys(table, arrays, index, self._concealer)
+                redo_keys(table, arrays, index)
             elif not isinstance(table, UnitTable):
                 table.insert(*arrays)
             elif file.name.endswith("snapshot"):
@@ -109,14 +105,13 @@ class Shards:
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> File:
         """Store a file, so that a manifest can vouch for it."""
         parts = list(parts)
-        self.storage.put(name, parts)
-        return File(name, digest(parts), sum(len(part) for part in parts))
+        return File(name, self.storage.seal(name, parts), sum(len(part) for part in parts))
 
     def read(self, file: File) -> bytes:
         """A file that a manifest vouches for."""
-        data = self.storage.get(file.name)
-        if data is None or len(data) != file.bytes or digest([data]) != file.sha256:
-            raise missing_or_damaged(file.name, "missing" if data is None else "damaged")
+        data = self.storage.get(file.name, file.seal)
+        if data is None:
+            raise missing_or_damaged(file.name, "missing")
         return data
 
     def _snapshot(self, table: Shard) -> Arrays:
@@ -128,17 +123,8 @@ class Shards:
         if isinstance(table, UnitTable):
             return unit_delta(change)
         if isinstance(table, KeyTable):
-            return key_delta(table, change, log.rows, self._concealer)
+            return key_delta(table, change, log.rows)
         return [table.ids(np.arange(log.rows, len(table)))]
-
-
-def missing_or_damaged(name: str, what: str) -> StateError:
-    """A file that a manifest vouches for is not what it should be."""
-    return StateError(
-        f"The state file {name} is {what}. Nothing was released or changed. Restore the whole"
-        " folder from a copy made since the last trigger, or begin a new pipeline, which spends"
-        " again."
-    )
 
 
 def shard_name(kind: str, place: Place) -> str:

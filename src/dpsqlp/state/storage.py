@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +23,7 @@ TEMPORARY = ".writing"
 class Storage(Protocol):
     """A flat space of named objects."""
 
-    def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
+    def put(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
 
     def get(self, name: str) -> bytes | None:
@@ -42,7 +42,7 @@ class Storage(Protocol):
 class Disk(Protocol):
     """What a file system does, one durable step at a time; the tests have one that forgets."""
 
-    def write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
         """Write a new file, not yet durable; folders are made as needed."""
 
     def sync(self, path: Path) -> None:
@@ -80,7 +80,7 @@ class LocalStorage:
         self._suffix = f".{new_name()}{TEMPORARY}" if shared else TEMPORARY
         self._held: Holder | None = None
 
-    def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
+    def put(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
         if self._held is not None and self._holder() != self._held:
             raise StateError(
@@ -148,7 +148,7 @@ class LocalDisk:
     def __init__(self) -> None:
         self._made: set[Path] = set()  # folders whose names are not durable yet
 
-    def write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
         """Write a new file, not yet durable; folders are made as needed."""
         self._make(path.parent, 0o777)
         with path.open("wb", buffering=0) as file:
@@ -177,7 +177,7 @@ class LocalDisk:
         """A file's contents, or None."""
         try:
             return path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def remove(self, path: Path) -> None:

@@ -1,8 +1,8 @@
 """Shard tables as files: snapshots, and deltas of what one trigger changed.
 
 A unit delta says what `bound` did (new units, and each kept record's slab entry), a key delta what
-the changed rows are now; a snapshot of keys is a delta of all rows. Key texts are concealed. What
-follows from the rows (the index, the due rows, noise states) is not stored but made anew.
+the changed rows are now; a snapshot of keys is a delta of all rows. What follows
+from the rows (the index, the due rows, noise states) is not stored but made anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
-from dpsqlp.entropy.conceal import Concealer
 from dpsqlp.stages.bound import Bounded
 from dpsqlp.tables.keys import KEY_ROW, KeyTable
 
@@ -27,14 +26,12 @@ def unit_delta(bounded: Bounded) -> Arrays:
     return [bounded.new_units, bounded.units, bounded.entries, bounded.votes]
 
 
-def key_delta(
-    table: KeyTable, changed: NDArray[np.int64], known: int, concealer: Concealer
-) -> Arrays:
+def key_delta(table: KeyTable, changed: NDArray[np.int64], known: int) -> Arrays:
     """The rows that changed or that are new since there were `known`."""
     new = np.arange(known, len(table))
     rows = np.concatenate([changed[changed < known], new])
     ids = table.ids(new)
-    texts = concealer.conceal(ids, table.texts(new))
+    texts = table.texts(new)
     states = np.empty((len(rows), _STATE_WORDS), np.uint64)
     totals = np.empty((len(rows), table.totals.shape[1]), np.int64)
     _gather(table.words(), table.totals, rows, states, totals)
@@ -48,12 +45,11 @@ def key_delta(
     ]
 
 
-def redo_keys(table: KeyTable, delta: Arrays, index: int, concealer: Concealer) -> None:
+def redo_keys(table: KeyTable, delta: Arrays, index: int) -> None:
     """Make a table what a delta says, to go on after trigger number `index` of its window."""
     rows, states, totals, ids, lengths, data = delta
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-    texts = concealer.conceal(ids, Encoded(data, offsets))
-    table.redo(rows.astype(np.int64), states, totals, ids, texts, index)
+    table.redo(rows.astype(np.int64), states, totals, ids, Encoded(data, offsets), index)
 
 
 @numba.njit(nogil=True, cache=True)

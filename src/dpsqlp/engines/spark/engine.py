@@ -22,6 +22,7 @@ from dpsqlp.engines.pipeline import load_secret
 from dpsqlp.engines.spark.session import configure, prepared, spoken
 from dpsqlp.engines.spark.tasks import PAYLOADS, AdvanceTask, BoundTask, read_payloads
 from dpsqlp.entropy.canonical import Encoded
+from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import Source
@@ -29,8 +30,9 @@ from dpsqlp.sql.query import Query
 from dpsqlp.sql.spark import known_columns, spark_rows
 from dpsqlp.sql.spark.cells import name_sql
 from dpsqlp.stages.route import HASHED_KINDS, SEED
-from dpsqlp.state.journal import Changes, Intent
+from dpsqlp.state.journal import Changes, Intent, secret_check
 from dpsqlp.state.remote import storage_at
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.shards import File, TableLog, open_places, parse_name, shard_name
 from dpsqlp.trigger import Releases, collect
 
@@ -70,9 +72,11 @@ class SparkEngine(Engine):
         self._state = state if isinstance(state, str) else str(state.resolve())
         self._secret = secret.resolve()
         self._row_sql = spark_rows(query)
-        storage = storage_at(self._state)
+        storage = SealedStorage(storage_at(self._state))
         key = load_secret(self._secret, storage_is_new=not storage.list())
         super().__init__(query, storage, key, source, sink, clock=clock, shards=shards)
+        instance = bytes.fromhex(self.journal.manifest.instance)
+        self._secret_check = secret_check(Secret(key, instance))
 
     def _open(self, stack: ExitStack) -> None:
         self._adopt(prepared(self._given))
@@ -112,7 +116,7 @@ class SparkEngine(Engine):
             self._state,
             str(self._secret),
             manifest.instance,
-            manifest.secret_check,
+            self._secret_check,
             trigger,
             manifest.trigger,
         )

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
+from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.files import File, FileSource, check_unchanged
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.spark import spark_type
@@ -58,9 +59,16 @@ class SparkFiles(FileSource):
         super().__init__(source, timestamp, folder)
         self._checked: set[str] = set()
 
-    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
-        """New files, or a span; refused before they are taken if Spark would read others."""
-        taken = super().take(position, trigger, span)
+    def cut(self, position: Any, at: GridTime) -> Any:
+        """The files that have come since."""
+        return self._checked_range(super().cut(position, at))
+
+    def replay(self, position: Any, span: tuple[int, int]) -> Any:
+        """An event-time span of the files there were at the first trigger."""
+        return self._checked_range(super().replay(position, span))
+
+    def _checked_range(self, taken: Any) -> Any:
+        """A range, refused before it is taken if Spark would read other records."""
         names = {name for name, *_ in taken["files"]}
         for name in sorted(names - self._checked):
             if set(name) & set(_PATTERN):

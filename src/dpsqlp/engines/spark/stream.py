@@ -30,7 +30,7 @@ from dpsqlp.engines.spark.session import WHOLE_FILES
 from dpsqlp.engines.spark.sources import as_declared, no_records
 from dpsqlp.errors import SourceError, TriggerError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources.base import Source
+from dpsqlp.sources.base import GridTime, Source
 from dpsqlp.sql.query import Query, SourceDef
 from dpsqlp.sql.spark import spark_type
 
@@ -73,7 +73,7 @@ class BatchSource(Source):
         """Before the checkpoint's first batch."""
         return {"batch": -1, "checkpoint": self._checkpoint}
 
-    def take(self, position: Any, trigger: int, span: tuple[int, int] | None) -> Any:
+    def cut(self, position: Any, at: GridTime) -> Any:
         """The batch at hand, which must follow the last one."""
         self._check(position, self._number - 1)
         return {"batch": self._number, "checkpoint": self._checkpoint}
@@ -181,6 +181,8 @@ class Batches:
             self.clock.wait(due, self.stopped)
             if self.stopped.is_set():
                 raise SourceError("The query was stopped before its trigger was due.")
+            if not engine.ready:
+                engine.cut(engine.schedule.current(self.clock.now()))
             engine.step()
         if early and not engine.finished:  # Spark takes the next batch as soon as this returns
             self.clock.wait(engine.schedule.due(engine.next_trigger), self.stopped)

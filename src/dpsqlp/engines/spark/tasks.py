@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dpsqlp.engines.engine import micro_batch
 from dpsqlp.engines.pipeline import load_secret, read_pipeline
 from dpsqlp.entropy.canonical import Encoded
+from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.batch import MicroBatch
@@ -32,6 +33,7 @@ from dpsqlp.stages.route import key_shards
 from dpsqlp.state.arrays import pack, unpack
 from dpsqlp.state.journal import input_digest, read_manifest, secret_check
 from dpsqlp.state.remote import storage_at
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog, parse_name, selected_name, shard_name
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.table import Table
@@ -124,34 +126,34 @@ class Worker:
     """What a Python worker keeps of a pipeline from one trigger to the next."""
 
     def __init__(self, task: Task) -> None:
-        self._storage = storage_at(task.state, shared=True)
-        created = read_pipeline(self._storage, load_secret(Path(task.secret), storage_is_new=False))
+        self._storage = SealedStorage(storage_at(task.state, shared=True))
+        key = load_secret(Path(task.secret), storage_is_new=False)
+        if secret_check(Secret(key, bytes.fromhex(task.instance))) != task.secret_check:
+            raise SecretError(
+                f"The secret that this worker finds in {task.secret} or in its environment is not"
+                " the driver's. Nothing was released. Give all machines the same."
+            )
+        created = read_pipeline(self._storage, key)
         if created is None or created.secret.instance.hex() != task.instance:
             raise StateError(
                 f"The state {task.state} of this worker is not the driver's. Put the state where"
                 " the driver and all executors see the same folder."
             )
-        if secret_check(created.secret) != task.secret_check:
-            raise SecretError(
-                f"The secret that this worker finds in {task.secret} or in its environment is not"
-                " the driver's. Nothing was released. Give all machines the same."
-            )
         self.shards = created.shards
         self.pipeline = Pipeline(created.plan, created.secret)
-        self._files = Shards(self._storage, self.pipeline, created.secret)
+        self._files = Shards(self._storage, self.pipeline)
         self._held: dict[str, tuple[int, Held]] = {}
 
     def turn_to(self, task: Task) -> None:
         """Get ready to run a trigger on what was committed before it."""
         manifest = read_manifest(self._storage)
-        committed = None if manifest is None else manifest.trigger
-        if committed != task.committed:
+        if manifest.trigger != task.committed:
             raise StateError(
                 f"Trigger {task.trigger} goes on from {task.committed}; the state is at"
-                f" {committed}. A task that comes too late is of no use."
+                f" {manifest.trigger}. A task that comes too late is of no use."
             )
         self._trigger = task.trigger
-        self._logs = {} if manifest is None else manifest.tables
+        self._logs = manifest.tables
         oldest = task.trigger - _FORGET_AFTER
         self._held = {name: held for name, held in self._held.items() if held[0] >= oldest}
 

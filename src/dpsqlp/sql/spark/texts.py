@@ -37,6 +37,22 @@ def _text_function(self: Expression, node: exp.Expr) -> Cell | None:
     return strictly(form.format(*(a.sql for a in arguments)), kind, *arguments)
 
 
+def _length(self: Expression, node: exp.Expr) -> Cell | None:
+    """Of a list, its elements; of a text, its characters."""
+    x = self.cell(node.this)
+    if not x.kind.endswith("[]"):
+        return _text_function(self, node)
+    return strictly(f"CAST(array_size({x.sql}) AS BIGINT)", "BIGINT", x)
+
+
+def _bytes(self: Expression, node: exp.Expr) -> Cell | None:
+    """The length of a text or blob in bytes."""
+    x = self.cell(node.expressions[0])
+    if x.kind not in ("VARCHAR", "BLOB"):
+        return None
+    return strictly(f"CAST(octet_length({x.sql}) AS BIGINT)", "BIGINT", x)
+
+
 def _concat(self: Expression, node: exp.Expr) -> Cell | None:
     if self.kind(node) != "VARCHAR":
         return None
@@ -151,6 +167,8 @@ def _split_part(self: Expression, node: exp.Expr) -> Cell | None:
 
 TRANSLATIONS: Mapping[type[exp.Expr] | str, Translation] = {
     **dict.fromkeys(_TEXT_FUNCTIONS, _text_function),
+    **dict.fromkeys(("STRLEN", "OCTET_LENGTH"), _bytes),
+    exp.Length: _length,
     exp.Concat: _concat,
     exp.Lower: _case_mapped,
     exp.Upper: _case_mapped,

@@ -1,0 +1,238 @@
+"""Rows that the row query fails on are dropped, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from dpsqlp.engines import rows as rows_module
+from dpsqlp.engines.rows import RowQuery
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.errors import SourceError
+from dpsqlp.sources.base import show
+from dpsqlp.sql import compile_script
+from dpsqlp.sql.query import Query
+from running import (
+    HOUR,
+    MINUTE,
+    SECRET,
+    START,
+    FakeClock,
+    Record,
+    made,
+    replay,
+    run_all,
+    script,
+    step,
+)
+from running import write as write_file
+
+BUCKETS = "TIME_BUCKET(TO_MINUTES(CAST(x AS BIGINT)), ts) AS b, COUNT(*) AS n"  # fails at x = 0
+
+
+@pytest.fixture(autouse=True)
+def same_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every new state has the same secret and instance, so that outputs can be compared."""
+    monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
+
+
+def records(units: int = 40) -> list[Record]:
+    """Records that the query can evaluate, some of each quarter of an hour."""
+    return [
+        (f"u{unit}", "abc"[unit % 3], 5.0 * (1 + unit % 2), START + (unit * 7 + turn * 13) * MINUTE)
+        for unit in range(units)
+        for turn in range(4)
+    ]
+
+
+def poison(count: int) -> list[Record]:
+    """Records of one unit that it cannot."""
+    return [("bad", "a", 0.0, START + place * MINUTE // 7) for place in range(count)]
+
+
+def released(folder: Path, given: Sequence[Record], **options: str) -> dict[int, Any]:
+    """What is released for records in three files."""
+    for part in range(3):
+        write_file(folder / "in" / f"{part}.parquet", given[part::3])
+    emit = replay(START, START + 3 * HOUR)
+    engine = made(folder, script(select=BUCKETS, group="b", emit=emit, **options))
+    return run_all(engine)
+
+
+@pytest.mark.parametrize("window", ["TUMBLE(ts, INTERVAL 1 HOUR)", "TUMBLE(ts + INTERVAL 0 DAYS,"
+                                    " INTERVAL 1 HOUR)"])  # fmt: skip
+def test_other_rows_are_released_as_without_the_failing_ones(tmp_path: Path, window: str) -> None:
+    """Bit for bit, at every trigger, also where the span is not left to the reader."""
+    alone = released(tmp_path / "alone", records(), window=window)
+    together = released(tmp_path / "together", records() + poison(50), window=window)
+    assert sum(map(len, alone.values())) > 10
+    assert together == alone
+
+
+def test_a_retry_drops_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ended after its intent goes on, with the rows that it would have had."""
+    runs = {}
+    for name in ("once", "again"):
+        folder = tmp_path / name
+        write_file(folder / "in" / "a.parquet", records() + poison(3))
+        sql = script(select=BUCKETS, group="b", emit=replay(START, START + HOUR))
+        if name == "again":
+            engine = made(folder, sql)
+            monkeypatch.setattr(engine, "_compute", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                step(engine)
+            engine.close()
+        runs[name] = run_all(made(folder, sql))
+    assert runs["once"] == runs["again"]
+
+
+EVERY = "EMIT EVERY INTERVAL 15 MINUTES FOR 4 TRIGGERS"
+
+
+class Given:
+    """A source of one table, which counts how often it is read."""
+
+    def __init__(self, query: Query, table: pa.Table) -> None:
+        self.query, self.table, self.reads = query, table, 0
+
+    def folders(self) -> list[str]:
+        return []
+
+    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+        self.reads += 1
+        show(database, self.query.source, self.table)
+
+
+def compiled(columns: str, key: str) -> Query:
+    """A query with one key, over a source without a connector."""
+    return compile_script(
+        f"CREATE SOURCE s (unit BIGINT, {columns}); CREATE SINK o AS SELECT WITH"
+        " DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = unit,"
+        f" max_rows_contributed = 1) {key} AS key, COUNT(*) AS n FROM s GROUP BY key {EVERY};"
+    ).sinks[0].query  # fmt: skip
+
+
+def evaluated(columns: str, key: str, table: pa.Table) -> tuple[dict[int, Any], int]:
+    """Units and the keys of their rows, and the number of rows that were dropped."""
+    query = compiled(columns, key)
+    numbered = table.add_column(0, "unit", pa.array(range(table.num_rows), pa.int64()))
+    with RowQuery(query, Given(query, numbered), 2) as rows:  # type: ignore[arg-type]
+        result = rows.run(None, None)
+        units, keys = result.column("unit_0").to_pylist(), result.column("key_0").to_pylist()
+        return dict(zip(units, keys, strict=True)), rows.dropped
+
+
+NUMBERS = pa.table({"x": pa.array([1, 0, 1, 0, 0, 0, 1, 1, 0], pa.int64())})
+FAILING = [1, 3, 4, 5, 8]
+
+
+def test_exactly_the_failing_rows_are_dropped() -> None:
+    """Next to one another, at the end, and between others."""
+    key = "TIME_BUCKET(TO_MINUTES(x), TIMESTAMP '2020-01-01')"
+    kept, dropped = evaluated("x BIGINT", key, NUMBERS)
+    assert sorted(kept) == [n for n in range(9) if n not in FAILING]
+    assert dropped == len(FAILING)
+
+
+def test_errors_that_invalidate_the_database() -> None:
+    """It is opened anew, and the rows around are evaluated."""
+    deep = "[" * 130 + "]" * 130
+    table = pa.table({"x": [deep, "[1]", deep, deep, "{}", "[]", deep]})
+    kept, dropped = evaluated("x JSON", "CAST(JSON_STRUCTURE(x) AS VARCHAR)", table)
+    assert kept == {1: '["UBIGINT"]', 4: '"JSON"', 5: '["NULL"]'}
+    assert dropped == 4
+
+
+def test_rows_that_fail_only_together_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that many rows take is no reason to drop one."""
+    whole = rows_module.bounded_table
+
+    def short_of_memory(result: duckdb.DuckDBPyRelation) -> pa.Table:
+        table = whole(result)
+        if "unit_0" in table.column_names and table.num_rows > 2:
+            raise duckdb.OutOfMemoryException("together")
+        return table
+
+    monkeypatch.setattr(rows_module, "bounded_table", short_of_memory)
+    kept, dropped = evaluated("x BIGINT", "x + 1", NUMBERS)
+    assert (sorted(kept), dropped) == (list(range(9)), 0)
+
+
+def test_a_query_that_fails_without_rows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing would be left, and nobody would know why."""
+    query = compiled("x BIGINT", "x")
+    broken = replace(query, row_sql="SELECT error('always') AS unit_0")
+    with RowQuery(broken, Given(query, NUMBERS), 1) as rows, pytest.raises(duckdb.Error):  # type: ignore[arg-type]
+        rows.run(None, None)
+
+
+VALUES = {
+    "INTERVAL": "TO_MICROSECONDS(9223372036854775807)",
+    "HUGEINT": "170141183460469231731687303715884105727",
+    "UUID": "'00000000-0000-0000-0000-000000000001'",
+    "JSON": """'{"a": 1}'""",
+    "TIMESTAMP_NS": "'2262-04-11 23:47:16.854775806'",
+    "TIMETZ": "'12:00:00+15:59:59'",
+    "DECIMAL(38, 3)": "'99999999999999999999999999999999999.999'",
+    "STRUCT(a INTEGER[], b DATE)": "{'a': [1, NULL], 'b': 'infinity'}",
+}
+
+
+class InDatabase(Given):
+    """A source of values that only the database has."""
+
+    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+        listed = [f"CAST({v} AS {kind}) AS c{n}" for n, (kind, v) in enumerate(VALUES.items())]
+        database.execute(
+            f"CREATE OR REPLACE TEMP VIEW s AS SELECT i AS unit, {', '.join(listed)}, i AS x"
+            " FROM range(3) AS r(i)"
+        )
+
+
+def test_every_type_of_value_is_evaluated_as_it_is() -> None:
+    """Beside a row that fails as without it."""
+    columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(VALUES))
+    texts = " || ' ' || ".join(f"CAST(c{n} AS VARCHAR)" for n in range(len(VALUES)))
+    found = []
+    for least in (0, 1):
+        fails = f"TIME_BUCKET(TO_MINUTES(GREATEST(x, {least})), TIMESTAMP '2020-01-01') IS NULL"
+        query = compiled(f"{columns}, x BIGINT", f"CASE WHEN {fails} THEN NULL ELSE {texts} END")
+        with RowQuery(query, InDatabase(query, NUMBERS), 1) as rows:  # type: ignore[arg-type]
+            result = rows.run(None, None)
+        assert rows.dropped == 1 - least
+        found.append(set(result.column("key_0").to_pylist()))
+    assert found[0] == found[1]
+    assert None not in found[0]
+
+
+def test_a_damaged_file_is_no_failing_row(tmp_path: Path) -> None:
+    """Its rows are not dropped: the trigger does not run."""
+    path = tmp_path / "in" / "a.parquet"
+    write_file(path, records() + poison(3))
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)  # pages, not the footer
+    path.write_bytes(data)
+    engine = made(tmp_path, script(select=BUCKETS, group="b"))
+    engine.clock = FakeClock(engine.schedule.due(engine.next_trigger))
+    with pytest.raises(SourceError, match=r"a\.parquet cannot be read"):
+        step(engine)
+    engine.close()
+
+
+def test_what_fails_late_says_nothing_about_a_record(tmp_path: Path) -> None:
+    """Arrow hands on the database's errors with their text."""
+    with duckdb.connect() as database:
+        late = database.sql("SELECT CAST(CASE WHEN i > 4000000 THEN 'secret' END AS INTEGER)"
+                            " FROM range(5000000) AS r(i)")  # fmt: skip
+        try:
+            rows_module.bounded_table(late)
+        except Exception as failed:
+            said = str(failed)
+    assert "secret" not in said
