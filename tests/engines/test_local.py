@@ -394,6 +394,7 @@ def test_a_stop_ends_after_the_trigger(tmp_path: Path) -> None:
     run_together({"t": engine}, stop, lambda *it: ran.append(it))
     engine.close()
     assert ran == []
+    assert engine.cuts.waiting == []
     made(tmp_path, script(source=PUSHED)).close()
 
 

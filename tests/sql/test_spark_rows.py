@@ -305,6 +305,54 @@ def test_numbers_in_texts(spark: Any) -> None:
     compare(local, remote, {f"key_{n}": key for n, key in enumerate(keys)})
 
 
+LONG = 200_000
+HOSTILE = [
+    *("1" * LONG, "1" + "_1" * LONG, "1_" * LONG, "1." + "1" * LONG, "1e" + "1" * LONG),
+    *(" " * LONG, " " * LONG + "1", "\t" * LONG + "x", "+" * LONG, "-" * LONG, "." * LONG),
+    *("n" * LONG, "nan(" + "a" * LONG + ")", "nan(" + "a" * LONG, "t" * LONG, "true" * LONG),
+    *("a" * LONG, "aé" * LONG, "👍🏽" * LONG, "/" * LONG, "%_" * LONG, "ß" * LONG, "\x00" * LONG),
+]
+
+
+def test_long_texts(spark: Any) -> None:
+    """No text is so long that it stops a job, in which every retry would fail."""
+    keys = [
+        *(
+            "LENGTH(x)",
+            "MD5(LOWER(x))",
+            "MD5(UPPER(x))",
+            "MD5(TRIM(x))",
+            "MD5(REPLACE(x, 'a', ''))",
+        ),
+        *("STARTS_WITH(x, 'a')", "ENDS_WITH(x, 'a')", "CONTAINS(x, 'é')", "STRPOS(x, 'x')"),
+        *("MD5(x || x)", "MD5(CONCAT(x, x))", "SUBSTR(x, 199999, 3)", "LEFT(x, 3)", "RIGHT(x, 3)"),
+        *("SPLIT_PART(x, '/', 9)", "x LIKE 'a%'", "x LIKE '%a'", "x LIKE '%b%'", "x LIKE '_%_'"),
+        *("CAST(x AS DOUBLE)", "TRY_CAST(x AS DOUBLE)", "CAST(x AS BOOLEAN)", "x = x || 'a'"),
+        *("CAST(CAST(x AS DOUBLE) AS BIGINT)", "x IN (x, 'a')", "STRLEN(x)", "MD5(LTRIM(x, 'a '))"),
+    ]
+    rows = pa.table({"unit": pa.array(range(len(HOSTILE)), pa.int64()), "x": HOSTILE})
+    local, remote = both(spark, compiled({"x": "TEXT"}, keys), rows)
+    assert local.num_rows == len(HOSTILE)
+    compare(local, remote, {f"key_{n}": key for n, key in enumerate(keys)})
+
+
+def test_what_a_row_may_become(spark: Any) -> None:
+    """The same rows are left out: lists and keys that are too long."""
+    rows = pa.table(
+        {
+            "unit": pa.array(range(7), pa.int64()),
+            "c": ["a" * 16384, "a" * 16385, "é" * 8192, "é" * 8192 + "a", None, "x", "x"],
+            "l": [["a"]] * 4 + [None, ["y"] * 65_536, ["y"] * 65_537],
+        }
+    )
+    for from_ in ("FROM s, UNNEST(s.l) AS t(item)", "FROM (SELECT *, UNNEST(l) AS item FROM s)"):
+        query = compiled({"c": "TEXT", "l": "TEXT[]"}, ["c", "item"], rows=from_)
+        local, remote = both(spark, query, rows)
+        compare(local, remote, {})
+        assert set(local["unit_0"].to_pylist()) == {0, 2, 5}
+        assert local.num_rows == 65_538
+
+
 def test_times(spark: Any) -> None:
     """Before 1970, after 9999, leap days, and DuckDB's infinities."""
     units = ["millisecond", "second", "minute", "hour", "day", "week", "month", "quarter", "year"]

@@ -68,6 +68,7 @@ class FileSource(Source):
         self._base = folder.resolve().joinpath(*plain)
         self._pattern = str(path if path.is_absolute() else escape(str(folder.resolve())) / path)
         self._shapes: dict[File, Shape] = {}
+        self._layouts: set[Shape] = set()  # that can be read
         self._times: dict[File, tuple[float, float]] = {}
 
     def folders(self) -> list[str]:
@@ -208,13 +209,14 @@ class FileSource(Source):
                         f" every row; declare it BIGINT and, of milliseconds, write"
                         f" TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * {name})",
                     )
-            if shape[0] == ".parquet":
+            if shape[0] == ".parquet" and shape not in self._layouts:
                 for name, has, kind in _never(file[0], self._source.columns):
                     raise _unusable(
                         file[0],
                         f"has {has} in {name}, which is declared {kind} and would be null on every"
                         " row; declare the type it has, and convert it in the query",
                     )
+            self._layouts.add(shape)
             self._shapes[file] = shape
         return self._shapes[file]
 
