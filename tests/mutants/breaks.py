@@ -1909,6 +1909,14 @@ STOPS = [
         GROWTH + "test_what_can_end_the_process_is_refused",
     ),
     Break(
+        "a long text ends a Spark task",
+        "2: one row cannot end the process",
+        "sql/spark/cells.py",
+        '_DIGITS = "[0-9]([0-9_]*[0-9])?"',
+        '_DIGITS = "[0-9]+(_[0-9]+)*"',
+        "sql/test_spark_rows.py::test_no_pattern_repeats_a_group",
+    ),
+    Break(
         "memory that many rows take drops one",
         "2: the row query maps each row by itself",
         "engines/rows.py",

@@ -336,6 +336,14 @@ def test_long_texts(spark: Any) -> None:
     compare(local, remote, {f"key_{n}": key for n, key in enumerate(keys)})
 
 
+def test_no_pattern_repeats_a_group() -> None:
+    """Java goes deeper with each turn: a long text would end the task, or hang a local session."""
+    written = spark_rows(compiled({"x": "TEXT"}, ["CAST(x AS DOUBLE)", "CAST(x AS BOOLEAN)"]))
+    patterns = re.findall(r"RLIKE '((?:[^'])*)'", written)
+    assert len(set(patterns)) == 4
+    assert not [pattern for pattern in patterns if re.search(r"\)[*+{]", pattern)]
+
+
 def test_what_a_row_may_become(spark: Any) -> None:
     """The same rows are left out: lists and keys that are too long."""
     rows = pa.table(

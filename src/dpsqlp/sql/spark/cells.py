@@ -51,7 +51,9 @@ _FIRST = "TIMESTAMP_NTZ'-290308-12-22 00:00:00'"  # the same
 _MINUS_INFINITY = "TIMESTAMP_NTZ'-290308-12-21 19:59:05.224193'"
 _LAST_DAY = 2**31 - 1  # likewise, for dates
 _SPACE = r"[ \t\n\x0B\f\r]*"
-_DIGITS = "[0-9]+(_[0-9]+)*"
+# No group that repeats: Java goes deeper with each turn, and a long text would end the task. Two
+# underscores in a row are looked for by themselves.
+_DIGITS = "[0-9]([0-9_]*[0-9])?"
 _MAGNITUDE = rf"({_DIGITS}(\.({_DIGITS})?)?|\.{_DIGITS})([eE][+-]?{_DIGITS})?"
 _NUMBER = rf"\A{_SPACE}\+?-?({_MAGNITUDE}|(?i:inf(inity)?)){_SPACE}\z"
 _NAN = rf"\A{_SPACE}\+?-?(?i:nan)(\([A-Za-z0-9_]*\))?{_SPACE}\z"
@@ -217,7 +219,8 @@ def _parsed_double(cell: Cell, kind: str) -> Cell:
     """DuckDB reads 1_000, +-1 and -nan; Spark reads 1d and 1f, and passes over controls."""
     bare = f"replace(replace({cell.sql}, '_', ''), '+-', '-')"
     return partial(
-        f"CASE WHEN {cell.sql} RLIKE {text_sql(_NUMBER)} THEN try_cast({bare} AS DOUBLE)"
+        f"CASE WHEN {cell.sql} RLIKE {text_sql(_NUMBER)} AND NOT contains({cell.sql}, '__')"
+        f" THEN try_cast({bare} AS DOUBLE)"
         f" WHEN {cell.sql} RLIKE {text_sql(_NAN)} THEN CAST('NaN' AS DOUBLE) END",
         kind,
         cell,
