@@ -349,7 +349,7 @@ def test_a_file_that_is_not_as_intended_is_refused(
     clock = FakeClock(START)
     made(folder, sql, clock=clock).close()
     now = START + QUARTER
-    kill_at = 5  # after the cut's write, sync, rename, sync_folder
+    kill_at = 9  # after write, sync, rename and sync_folder of the cut and of the intent
     assert worker.run(folder, now=now, kill_at=kill_at) == -signal.SIGKILL
     path.unlink()
     if what == "changed":

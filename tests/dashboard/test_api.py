@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import SinkError, StateError
 from dpsqlp.sql import compile_script, explain_text
 from processes import until
-from running import Collected, FakeClock
+from running import Collected, FakeClock, step
 
 HOUR = 3_600_000_000
 WINDOWS = [1_714_521_600_000_000 + n * HOUR for n in range(3)]
@@ -243,8 +242,7 @@ def test_keys_of_every_type(tmp_path: Path) -> None:
     ).to_arrow_table()
     engine.source.push(rows)  # type: ignore[attr-defined]
     kept.describe(engine)
-    engine.clock.wait(engine.schedule.due(engine.next_trigger), threading.Event())
-    engine.step()
+    step(engine)
     engine.close()
     asked = client(tmp_path / "state")
     page = ask(asked, "/api/v1/sinks/t/keys")

@@ -33,7 +33,7 @@ from dpsqlp.errors import SqlError
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.database import bad_function
 from dpsqlp.sql.growth import unbounded
-from running import SECRET, Collected, FakeClock, made
+from running import SECRET, Collected, FakeClock, made, step
 
 MEMORY_BYTES = 12 << 30
 DEEP = 50_000
@@ -224,7 +224,7 @@ def released(folder: Path, batch: Sequence[Call]) -> list[dict[str, Any]]:
     engine = made(folder, script(batch), threads=1)
     try:
         engine.clock = FakeClock(engine.schedule.due(engine.next_trigger))
-        engine.step()
+        step(engine)
         assert isinstance(engine.sink, Collected)
         return list(engine.sink.releases[0].to_pylist())
     finally:

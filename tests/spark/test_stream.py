@@ -351,11 +351,11 @@ def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path
     (tmp_path / "in").mkdir()
     for name in ("a1.parquet", "a b#%20é.parquet"):
         pq.write_table(table(records(1, START, 10)), tmp_path / "in" / name)
-    taken = source.cut(source.begin(), at(1))
+    taken = source.complete(source.cut(source.begin(), at(1)))
     assert source.frame(taken, spark).count() == 20
     pq.write_table(table(records(1, START, 10)), tmp_path / "in" / "a[1].parquet")
     with pytest.raises(SourceError, match="read as a pattern"):
-        source.cut(source.begin(), at(1))
+        source.complete(source.cut(source.begin(), at(1)))
 
 
 @pytest.mark.parametrize(
