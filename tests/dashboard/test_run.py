@@ -19,7 +19,7 @@ from dashboard.asking import fetch
 from dashboard.pipelines import ADDRESS, COMMAND, LIVE, live_run
 from dpsqlp.cli.app import app
 from dpsqlp.dashboard import process, prompt
-from dpsqlp.dashboard.watching import Watching
+from dpsqlp.dashboard.attach import Watching
 from dpsqlp.errors import PlanError
 from processes import WAIT_SECONDS, descendants, kill, started, until
 
@@ -189,14 +189,14 @@ def test_a_token_that_is_set_but_empty_is_refused(
 
 def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor who asks letter by letter, first or later on a connection."""
-    made: list[prompt.PromptProtocol] = []
+    made: list[prompt.TimeoutProtocol] = []
 
-    class Seen(prompt.PromptProtocol):
+    class Seen(prompt.TimeoutProtocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             made.append(self)
 
-    monkeypatch.setattr(prompt, "PromptProtocol", Seen)
+    monkeypatch.setattr(prompt, "TimeoutProtocol", Seen)
     ended = threading.Event()
     request = b"HEAD / HTTP/1.1\r\nHost: localhost\r\n"
     settings = process.Settings(str(ran / "state"), port=0)
