@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dpsqlp.accounting.model import SELECTION, CalibratedProcess, Process, Release
+from dpsqlp.accounting.model import SELECTION, CalibratedProcess, Process, ReleasePolicy
 from dpsqlp.core import Core, State
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
@@ -71,7 +71,7 @@ def test_a_unit_has_one_state_however_many_shards() -> None:
 
 
 @BOTH
-def test_votes_are_capped(release: Release) -> None:
+def test_votes_are_capped(release: ReleasePolicy) -> None:
     """Cs = 2: the third key, in the same trigger or a later one, gets the records but no vote."""
     rows = [(1, 7, 0, 0), (1, 8, 0, 1), (1, 9, 0, 2)]
     plan = make_plan(3, caps=(9, 9, 2), release=release)
@@ -114,7 +114,7 @@ def test_votes_that_are_a_value_are_cast_for_selected_keys_too() -> None:
 
 
 @BOTH
-def test_a_unit_counts_once_in_a_round(release: Release) -> None:
+def test_a_unit_counts_once_in_a_round(release: ReleasePolicy) -> None:
     """Two are needed; one unit with two records in each of three triggers is not two."""
     batch = make_batch([(1, 7, 0, 0), (1, 7, 0, 1)])
     assert run(make_plan(3, threshold=2, release=release), [batch] * 3) == [[], [], []]
@@ -232,7 +232,7 @@ def test_a_window_has_the_triggers_that_were_paid_for() -> None:
     seen = []
     for trigger in range(1, 7):
         released = pipeline.run(state, EMPTY, trigger)
-        seen += zip(released.window.tolist(), released.index.tolist(), strict=True)
+        seen += zip(released.window.tolist(), released.step.tolist(), strict=True)
     assert seen == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
@@ -311,7 +311,7 @@ def integers(rows: tuple[Row, ...]) -> object:
 
 @BOTH
 @pytest.mark.parametrize("kind", ["tree", "blt"])
-def test_noise_is_indexed_by_the_grid(kind: str, release: Release) -> None:
+def test_noise_is_indexed_by_the_grid(kind: str, release: ReleasePolicy) -> None:
     """Keys that appear late, windows that begin empty, triggers without records, later rounds and
     continued paths have the noise of a twin that draws all of it for every key from the start."""
     counted = replace(COUNT, sigma=30.0)

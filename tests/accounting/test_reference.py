@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from dpsqlp.accounting import Calibration, ContributionBounds, Process, Release, calibrate
+from dpsqlp.accounting import Calibration, ContributionBounds, Process, ReleasePolicy, calibrate
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 
 COUNT = Process("views", "count")
@@ -37,7 +37,7 @@ def mechanism(name: str, triggers: int) -> Mechanism:
 
 
 def shifts(
-    calibration: Calibration, caps: ContributionBounds, release: Release, sensitivity: float
+    calibration: Calibration, caps: ContributionBounds, release: ReleasePolicy, sensitivity: float
 ) -> list[tuple[float, int]]:
     """(noise multiplier, how often) of a worst unit: c records to each of C / c keys."""
     selection = calibration.selection
@@ -62,7 +62,7 @@ def shifts(
 def test_epsilon_agrees_with_composed_privacy_loss_distributions(
     epsilon: float,
     delta: float,
-    shape: tuple[ContributionBounds, str, int, list[Process], Release, bool, float],
+    shape: tuple[ContributionBounds, str, int, list[Process], ReleasePolicy, bool, float],
 ) -> None:
     """The worst unit's mechanisms, composed one by one, spend epsilon to within 0.1 %."""
     caps, name, triggers, processes, release, private_keys, share = shape

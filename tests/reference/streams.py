@@ -154,7 +154,7 @@ def rows_of(releases: TriggerRelease) -> list[tuple[int, int, bytes, tuple[int, 
         (int(window), int(index), key, tuple(values))
         for window, index, key, values in zip(
             releases.window,
-            releases.index,
+            releases.step,
             releases.key_text.to_arrow().to_pylist(),
             releases.values.tolist(),
             strict=True,

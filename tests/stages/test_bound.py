@@ -63,7 +63,7 @@ def records(pairs: list[tuple[int, int, int]]) -> Records:
         admitted,
         key=words,
         window=np.array([window for _, window, _ in pairs]),
-        index=np.array([index for _, _, index in pairs]),
+        step=np.array([index for _, _, index in pairs]),
     )
 
 
