@@ -2,7 +2,7 @@
 
 A lemma begins with a heading and ends with three lines, each of one or more items:
 
-    ### Lemma 5. Caps on records
+    ### Lemma 5. ContributionBounds on records
     - *code*: [`stages/bound.py`: `bound`](../src/dpsqlp/stages/bound.py)
     - *test*: [`tests/test_invariants.py`: `test_votes_are_capped`](../tests/test_invariants.py)
     - *break*: “C off by one”
@@ -177,7 +177,7 @@ def test_a_proof_may_be_so(text: str) -> None:
         (BREAK, "- *break*: none\n", "lemma 1: *break* names nothing"),
         (CODE, "- *code*: `plan.py`\n", "lemma 1: *code* names nothing"),
         (CODE, CODE.replace("plan.py", "plans.py"), "lemma 1: plans.py does not exist"),
-        ("`plan.py`", "`trigger.py`", "lemma 1: trigger.py is linked to ../src/dpsqlp/plan.py"),
+        ("`plan.py`", "`core.py`", "lemma 1: core.py is linked to ../src/dpsqlp/plan.py"),
         ("`Grid`", "`Gird`", "lemma 1: plan.py has no Gird"),
         ("`Grid`", "`Grid.shut`", "lemma 1: plan.py has no Grid.shut"),
         ("`Grid`", "`Plan.text`", "lemma 1: plan.py has no Plan.text"),

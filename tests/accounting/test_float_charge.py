@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from dpsqlp.accounting import Caps, Process, calibrate
-from dpsqlp.accounting.inverse import FLOAT_SHARE, float_charge
+from dpsqlp.accounting import ContributionBounds, Process, calibrate
+from dpsqlp.accounting.privacy_loss import FLOAT_SHARE, float_charge
 from dpsqlp.errors import PlanError
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 
@@ -67,7 +67,7 @@ def test_narrow_noise_stays_within_its_allowance_far_out(make, triggers: int) ->
             plan = calibrate(
                 epsilon=epsilon,
                 delta=delta,
-                caps=Caps(most, 1, 1),
+                caps=ContributionBounds(most, 1, 1),
                 mechanism=mechanism,
                 processes=[Process("n", "count")],
                 release="every_trigger",
