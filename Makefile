@@ -9,7 +9,7 @@ IVY = java -jar $(VENV)/lib/python*/site-packages/pyspark/jars/ivy-*.jar -warn -
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: test services packages check unit crash parity demo screenshots mutants bench bench-spark bench-dashboard peers clean help
+.PHONY: test services packages check unit docs crash parity demo screenshots mutants bench bench-spark bench-dashboard peers clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -59,6 +59,9 @@ check: $(STAMP) ## Formatting, lint, types, import directions
 unit: $(STAMP) ## The tests alone
 	$(BIN)/pytest -n 2 --dist loadgroup
 
+docs: $(STAMP) ## The documentation site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 crash: $(STAMP) ## Kill a pipeline before every step on the disk and at 400 random moments
 	DPSQLP_CRASH=all $(BIN)/pytest -n 2 tests/crash
 
@@ -89,6 +92,6 @@ bench-dashboard: $(STAMP) services ## The page with 100,000 keys and 100 trigger
 peers: $(PEERS_STAMP) ## dpsqlp beside PipelineDP and OpenDP; PEERS='--save' keeps the results
 	$(PEERS_VENV)/bin/python benchmarks/peers.py $(PEERS)
 
-clean: ## Remove the environments and caches
-	rm -rf $(VENV) $(PEERS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## Remove the environments, caches and everything built
+	rm -rf dist site $(VENV) $(PEERS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
