@@ -94,4 +94,5 @@ peers: $(PEERS_STAMP) ## dpsqlp beside PipelineDP and OpenDP; PEERS='--save' kee
 
 clean: ## Remove the environments, caches and everything built
 	rm -rf dist site $(VENV) $(PEERS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	cd examples/web-analytics && rm -rf events articles audience.duckdb analytics.state analytics.secret
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
