@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 KAFKA := .services/kafka
 JAR := '[artifact]-[revision].[ext]'
 IVY = java -jar $(VENV)/lib/python*/site-packages/pyspark/jars/ivy-*.jar -warn -confs default -types jar bundle -retrieve
+ACTIONLINT := .services/bin/actionlint
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
@@ -28,7 +29,7 @@ $(PEERS_STAMP): pyproject.toml
 
 test: services check unit ## Set up, then formatting, lint, types, import directions and all tests
 
-services: packages $(KAFKA)/.fetched ## What the tests start servers with: Debian's packages, and Kafka from Maven Central
+services: packages $(KAFKA)/.fetched $(ACTIONLINT) ## What the tests start servers with: Debian's packages, and Kafka from Maven Central
 
 packages:
 	@wanted=""; \
@@ -49,6 +50,12 @@ $(KAFKA)/.fetched: Makefile | packages $(STAMP)
 	$(IVY) $(KAFKA)/spark/$(JAR) -notransitive -dependency org.apache.commons commons-pool2 2.12.0
 	cp $(KAFKA)/broker/kafka-clients-*.jar $(KAFKA)/spark
 	touch $@
+
+# Checks the workflow. Its package on PyPI fetches a binary from elsewhere, so Go builds it.
+$(ACTIONLINT):
+	@if command -v go >/dev/null; \
+	then GOBIN=$(abspath $(@D)) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12; \
+	else echo "There is no Go here, so .github/workflows is not checked."; fi
 
 check: $(STAMP) ## Formatting, lint, types, import directions
 	$(BIN)/ruff format --check .
