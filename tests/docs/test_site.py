@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Page(HTMLParser):
-    """What a page loads, and its text outside code."""
+    """What a page loads, and the text of its paragraphs, without code."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -53,17 +53,18 @@ class Page(HTMLParser):
             self.loads.append(given["href"])
         if tag not in ("a", "link"):
             self.loads += [given[name] for name in ("src", "srcset", "data") if name in given]
-        if tag in ("pre", "code", "script", "style"):
+        if tag in ("p", "code"):
             self._inside.append(tag)
+            self.prose += "\n" if tag == "p" else ""
 
     def handle_endtag(self, tag: str) -> None:
-        """Leave code."""
+        """Leave a paragraph, or code in it."""
         if self._inside and self._inside[-1] == tag:
             self._inside.pop()
 
     def handle_data(self, data: str) -> None:
         """Keep the text."""
-        if not self._inside:
+        if self._inside == ["p"]:
             self.prose += data
 
 
