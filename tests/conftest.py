@@ -17,6 +17,7 @@ _GROUPS = {  # what shares a server is run by one worker
     "kafka": re.compile(r"tests/kafka/"),
     "postgres": re.compile(r"tests/postgres/"),
     "browser": re.compile(r"tests/dashboard/test_browser"),
+    "site": re.compile(r"tests/docs/"),
 }
 
 
