@@ -61,12 +61,19 @@ def copy_tree(target: Path, source: Path = PROJECT) -> Path:
 def apply(brk: Break, tree: Path) -> None:
     """Replace the text, and forget what was compiled from the module before."""
     module = tree / "src" / "dpsqlp" / brk.file
-    text = module.read_text()
+    text = module.read_text() if module.exists() else ""
     found = text.count(brk.old)
     if found != 1:
+        package = tree / "src" / "dpsqlp"
+        elsewhere = [
+            str(path.relative_to(package))
+            for path in sorted(package.rglob(f"*{module.suffix}"))
+            if path != module and brk.old in path.read_text()
+        ]
         raise StaleError(
             f"The break {brk.name!r} no longer applies: its text occurs {found} times in"
-            f" {brk.file}, not once. Rewrite or drop it."
+            f" {brk.file}, not once. It occurs in {', '.join(elsewhere) or 'no other file'}."
+            " Rewrite or drop the break."
         )
     for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*"):
         compiled.unlink()
