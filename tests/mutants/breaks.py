@@ -1313,8 +1313,8 @@ SEALING = [
         "a published release is replaced in the archive of the page",
         "6: a retry re-emits that file",
         "dashboard/archive.py",
-        'store_once(self._storage, trigger, f"trigger-{trigger:012d}.parquet", buffer.getvalue())',
-        'self._storage.put(f"trigger-{trigger:012d}.parquet", [buffer.getvalue()])',
+        "store_once(self._storage, trigger, parquet_name(trigger), buffer.getvalue())",
+        "self._storage.put(parquet_name(trigger), [buffer.getvalue()])",
         "dashboard/test_api.py::test_a_kept_release_is_not_replaced",
     ),
 ]
@@ -2010,7 +2010,7 @@ DASHBOARD = [
     Break(
         "the page shows the size of the state",
         OWN,
-        "dashboard/answers.py",
+        "dashboard/health.py",
         '"seconds_since_due": None,',
         '"seconds_since_due": sum(p.stat().st_size for p in history.folder.parent.rglob("*.*")),',
         UNRELEASED,
@@ -2018,7 +2018,7 @@ DASHBOARD = [
     Break(
         "the page needs the state",
         OWN,
-        "dashboard/answers.py",
+        "dashboard/api.py",
         '"operator_metrics": operator,',
         '"operator_metrics": (self._histories[0].folder.parent / "popular").exists(),',
         "dashboard/test_privacy.py::test_the_state_the_stream_and_the_secret_are_not_needed",
@@ -2090,7 +2090,7 @@ DASHBOARD = [
     Break(
         "everybody is served without a token",
         LOOKERS,
-        "dashboard/process.py",
+        "dashboard/server.py",
         "if settings.token is None and not is_loopback(settings.host):",
         "if False:",
         "dashboard/test_security.py::test_beyond_this_machine_only_with_a_token",
