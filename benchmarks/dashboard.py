@@ -166,7 +166,7 @@ def bench_api(state: Path) -> None:
             "keys, a search": f"{base}/keys?search=0042",
             "keys, by name": f"{base}/keys?order=key&direction=asc",
             "one key's course": f"{base}/key?id={row['id']}",
-            "beside": f"{base}/compare",
+            "compare": f"{base}/compare",
             "statement": f"{base}/statement",
             "health": f"{address}api/v1/health",
         }.items():
