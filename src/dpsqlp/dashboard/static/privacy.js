@@ -38,7 +38,7 @@ function gauge(numbers, guess, name) {
     h("p", { class: "figures" },
       h("span", {}, h("b", {}, `ε = ${small(numbers.epsilon)}`), `privacy loss, over all releases of ${name}`),
       h("span", {}, h("b", {}, `δ = ${small(numbers.delta)}`), `added probability, over all releases of ${name}`),
-      h("span", {}, h("b", {}, `${guess} %`), `success of the best guess about one ${numbers.unit.join(", ")}`)),
+      h("span", {}, h("b", {}, `${guess} %`), `best guess about one ${numbers.unit.join(", ")}`)),
     h("svg:svg", { "aria-hidden": "true", focusable: "false" },
       h("svg:rect", { x: 0, y: 0, width: "100%", height: "100%", rx: 5, class: "track" }),
       h("svg:rect", { x: 0, y: 0, width: share, height: "100%", rx: 5, class: "value" })),
