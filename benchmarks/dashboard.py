@@ -37,7 +37,7 @@ import pyarrow as pa
 from pipeline import SECONDS, SQL, TRIGGERS
 
 if TYPE_CHECKING:
-    from dpsqlp.dashboard.attach import Watching
+    from dpsqlp.dashboard.attach import Dashboard
     from dpsqlp.engines.engine import Engine
 
 SCRIPT = """
@@ -52,7 +52,7 @@ EMIT EVERY INTERVAL 864 SECONDS ON EVENT TIME FROM TIMESTAMP '2024-01-01' TO TIM
 DAY_US = 1_704_067_200_000_000  # 2024-01-01
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 BLOCK = 25  # triggers, some seconds: the page looks for news every two
-VIEWS = {"windows": "table.beside tbody tr", "promise": ".chart canvas", "health": "dl"}
+VIEWS = {"windows": "table.compared tbody tr", "privacy": ".chart canvas", "health": "dl"}
 
 
 def say(**figures: Any) -> None:
@@ -61,19 +61,19 @@ def say(**figures: Any) -> None:
 
 def write_releases(state: Path, keys: int, triggers: int) -> None:
     """What a run would have kept."""
-    from dpsqlp.dashboard.about import ABOUT, About
-    from dpsqlp.dashboard.archive import Kept
+    from dpsqlp.dashboard.archive import ArchivingSink
+    from dpsqlp.dashboard.metadata import METADATA, Metadata
     from dpsqlp.sinks.base import Sink
     from dpsqlp.sql import compile_script, make_plan
 
     (sink,) = compile_script(SCRIPT).sinks
-    about = About.of("popular", sink.query, make_plan(sink.query), DAY_US)
+    metadata = Metadata.of("popular", sink.query, make_plan(sink.query), DAY_US)
 
     class Nowhere(Sink):
         def emit(self, trigger: int, release: pa.Table) -> None:
             pass
 
-    kept = Kept(Nowhere(), state, "popular")
+    kept = ArchivingSink(Nowhere(), state, "popular")
     dice = np.random.default_rng(1)
     names = pa.array([f"/archive/{n % 97:02d}/{n:07d}" for n in range(keys)]).sort()
     rate = dice.pareto(1.2, keys) + 1
@@ -81,13 +81,13 @@ def write_releases(state: Path, keys: int, triggers: int) -> None:
     end = pa.array(np.full(keys, DAY_US + 86_400_000_000), pa.timestamp("us"))
     for number in range(1, triggers + 1):
         views = np.rint(rate * number + dice.normal(0, 8, keys)).astype(np.int64)
-        trigger = about.schedule.first + number - 1
+        trigger = metadata.trigger_grid.first + number - 1
         columns = {"window_start": start, "window_end": end, "trigger": np.full(keys, trigger)}
         columns |= {"final": np.full(keys, number == triggers), "url": names, "views": views}
         kept.emit(trigger, pa.table(columns | {"views_sd": np.full(keys, 8.0)}))
     kept.close()
-    (kept.folder / ABOUT).write_bytes(about.describe())
-    kept.say("finished")
+    (kept.folder / METADATA).write_bytes(metadata.to_json())
+    kept.write_status("finished")
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def bench_api(state: Path) -> None:
             "keys, a search": f"{base}/keys?search=0042",
             "keys, by name": f"{base}/keys?order=key&direction=asc",
             "one key's course": f"{base}/key?id={row['id']}",
-            "beside": f"{base}/beside",
+            "compare": f"{base}/compare",
             "statement": f"{base}/statement",
             "health": f"{address}api/v1/health",
         }.items():
@@ -225,7 +225,7 @@ def children() -> set[int]:
     return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
 
 
-def make_engine(files: Path, work: Path, watching: Watching | None) -> Engine:
+def make_engine(files: Path, work: Path, watching: Dashboard | None) -> Engine:
     from dpsqlp.engines.script import open_engine
     from dpsqlp.sinks.base import make_sink
     from dpsqlp.sql import compile_script
@@ -234,7 +234,7 @@ def make_engine(files: Path, work: Path, watching: Watching | None) -> Engine:
     [sink] = compile_script(text).sinks
     output = make_sink(sink.name, sink.options, work)
     if watching is not None:
-        output = watching.kept(sink.name, output)
+        output = watching.archive(sink.name, output)
     return open_engine(
         sink, state=work / "state", secret=work / "secret", folder=work, output=output
     )
@@ -245,11 +245,11 @@ def run_both(files: Path, rate: int) -> dict[str, Any]:
     itself, with the page's process stopped, and one with the page beside it and `rate` requests
     per second. A machine that is slower for a while is slower for both.
     """
-    from dpsqlp.dashboard.attach import Watching
+    from dpsqlp.dashboard.attach import Dashboard
 
     with tempfile.TemporaryDirectory() as folder:
         works = [Path(folder) / name for name in ("alone", "watched")]
-        watching = Watching(works[1] / "state", port=0)
+        watching = Dashboard(works[1] / "state", port=0)
         _, watched = engines = [
             make_engine(files, work, beside)
             for work, beside in zip(works, (None, watching), strict=True)
@@ -260,7 +260,7 @@ def run_both(files: Path, rate: int) -> dict[str, Any]:
         asked = rows = 0
         lasted = 0.0
         before = children()
-        with watching.opened({"counts": watched}) as address:
+        with watching.serve({"counts": watched}) as address:
             (page,) = children() - before
             urllib.request.urlopen(f"{address}api/v1/health").read()  # it is up
             asker = multiprocessing.Process(

@@ -34,7 +34,7 @@ from dpsqlp.sql import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dpsqlp.dashboard.attach import Watching
+    from dpsqlp.dashboard.attach import Dashboard
 
 DONE = 0
 
@@ -66,7 +66,7 @@ def run_script(
     def opened(sink: SinkDef, spark: SparkSession | None) -> Engine:
         folder = file.parent
         output = make_sink(sink.name, sink.options, folder)
-        output = output if watching is None else watching.kept(sink.name, output)
+        output = output if watching is None else watching.archive(sink.name, output)
         if spark is None:
             return open_engine(
                 sink, state=state, secret=secret, folder=folder, output=output, threads=threads
@@ -95,7 +95,7 @@ def run_script(
         if total := explain_total(plans).strip():
             log.say("total", total)
         printing = any(sink.options.get("connector") == "stdout" for sink in program.sinks)
-        watched = None if watching is None else stack.enter_context(watching.opened(engines))
+        watched = None if watching is None else stack.enter_context(watching.serve(engines))
         if watched is not None:
             log.say("page", f"The page to watch: {watched}")
         with make_progress(engines, log, metrics=metrics, printing=printing) as progress:
@@ -120,10 +120,10 @@ def run_script(
     return INTERRUPTED if stopped else DONE
 
 
-def _watching(state: Path, port: int | None, operator_metrics: bool) -> Watching:
-    from dpsqlp.dashboard.attach import Watching
+def _watching(state: Path, port: int | None, operator_metrics: bool) -> Dashboard:
+    from dpsqlp.dashboard.attach import Dashboard
 
-    return Watching(state, port=port, operator=operator_metrics)
+    return Dashboard(state, port=port, operator=operator_metrics)
 
 
 def _check(program: Program) -> None:

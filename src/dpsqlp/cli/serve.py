@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from dpsqlp.dashboard.process import (
+from dpsqlp.dashboard.server import (
     TOKEN_VARIABLE,
     Settings,
     address,

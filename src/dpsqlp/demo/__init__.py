@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.live import Live
 
-from dpsqlp.dashboard.attach import Watching
+from dpsqlp.dashboard.attach import Dashboard
 from dpsqlp.demo.data import DAY_US, FINAL, START_US, TICKET, Day, generate
 from dpsqlp.demo.view import Moment, Row, show
 from dpsqlp.engines.local import LocalEngine
@@ -55,7 +55,7 @@ def run_demo(
         with console.status("Opening the pipeline; the first time, kernels are compiled (20 s)"):
             engine = _open(folder, watching)
             stack.callback(engine.close)
-            page = watching and stack.enter_context(watching.opened({"popular": engine}))
+            page = watching and stack.enter_context(watching.serve({"popular": engine}))
             moment = _step(engine, day, folder)
         if page:
             console.print(f"The page to watch, while this runs: [bold]{page}[/bold]\n")
@@ -77,16 +77,16 @@ def run_demo(
         _say_where(console, keep, watching is not None)
 
 
-def _watching(folder: Path, console: Console) -> Watching | None:
+def _watching(folder: Path, console: Console) -> Dashboard | None:
     """The page, where its packages are there; without them the terminal will do."""
     try:
-        return Watching(folder / "views.state")
+        return Dashboard(folder / "views.state")
     except DpsqlpError as missing:
         console.print(f"{missing}\n", highlight=False, markup=False)
         return None
 
 
-def _open(folder: Path, watching: Watching | None) -> LocalEngine:
+def _open(folder: Path, watching: Dashboard | None) -> LocalEngine:
     sink = compile_script(SQL, folder=str(folder)).sinks[0]
     output = make_sink(sink.name, sink.options, folder)
     return open_engine(
@@ -94,7 +94,7 @@ def _open(folder: Path, watching: Watching | None) -> LocalEngine:
         state=folder / "views.state",
         secret=folder / "views.secret",
         folder=folder,
-        output=output if watching is None else watching.kept(sink.name, output),
+        output=output if watching is None else watching.archive(sink.name, output),
     )
 
 
