@@ -8,6 +8,8 @@ import pytest
 
 from processes import WAIT_SECONDS
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 

@@ -101,6 +101,7 @@ def check_console(block: Block, folder: Path) -> None:
 CHECKS = {"python": check_python, "sql": check_sql, "console": check_console}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_examples_do_what_the_document_shows(document: Path, tmp_path: Path) -> None:
     """Every Python, SQL and console block runs, and gives what is shown."""

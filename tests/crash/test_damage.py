@@ -20,6 +20,8 @@ from processes import until
 from running import MINUTE, START, FakeClock, Record, made, run_all, script, write
 from state.sealing import committed, opened_folder
 
+pytestmark = pytest.mark.slow
+
 QUARTER = 15 * MINUTE
 
 

@@ -15,6 +15,8 @@ import slow
 from crash.crashes import ALL, Worker, begun, copied, outputs, steps
 from running import MINUTE, START, FakeClock, made
 
+pytestmark = pytest.mark.slow
+
 KILLED = -signal.SIGKILL
 OBJECTS = ("intent.json", "units", "keys", "selected", "releases", "manifest.json", "out")
 

@@ -19,6 +19,8 @@ from dpsqlp.state.storage import LocalStorage
 from running import HOUR, SECRET, START, FakeClock, Record, replay, script, write
 from state.disks import Crash, FakeDisk
 
+pytestmark = pytest.mark.slow
+
 STATE, OUT = Path("/state"), Path("/out")
 
 

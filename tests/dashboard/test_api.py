@@ -32,6 +32,8 @@ from dpsqlp.sql import compile_script, explain_text
 from processes import until
 from running import Collected, FakeClock, step
 
+pytestmark = pytest.mark.slow
+
 HOUR = 3_600_000_000
 WINDOWS = [1_714_521_600_000_000 + n * HOUR for n in range(3)]
 

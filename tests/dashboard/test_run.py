@@ -23,6 +23,8 @@ from dpsqlp.dashboard.watching import Watching
 from dpsqlp.errors import PlanError
 from processes import WAIT_SECONDS, descendants, kill, started, until
 
+pytestmark = pytest.mark.slow
+
 
 def reachable(address: str) -> bool:
     try:

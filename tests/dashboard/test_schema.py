@@ -18,6 +18,8 @@ from dpsqlp.dashboard.guard import Policy
 from dpsqlp.dashboard.openapi import description
 from dpsqlp.dashboard.origins import find_origins
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 50
 PATHS = list(description(operator=True)["paths"])
 

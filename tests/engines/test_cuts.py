@@ -51,6 +51,7 @@ def test_a_slow_unit_moves_nobody(make_feed: Make, killed: bool, tmp_path: Path)
     slow.check_virtual(tmp_path, make_feed, killed=killed)
 
 
+@pytest.mark.slow
 def test_a_slow_unit_moves_nobody_by_the_machines_clock(make_feed: Make, tmp_path: Path) -> None:
     slow.check_real(tmp_path, make_feed)
 

@@ -19,6 +19,8 @@ from dpsqlp.experiments import apart, industry, plots
 from dpsqlp.experiments.data import write_day
 from processes import WAIT_SECONDS, started, until
 
+pytestmark = pytest.mark.slow
+
 SYNTHETIC = (
     *("preset", "records", "units", "triggers", "keys", "linf", "l1", "l2", "seconds"),
     *("records_per_second", "peak_memory_bytes", "epsilon", "delta"),

@@ -35,14 +35,6 @@ SETTINGS = {
 }
 
 
-def binaries() -> Path | None:
-    """Where the server's programs are."""
-    on_path = shutil.which("initdb")
-    found = [Path(on_path).resolve().parent] if on_path else []
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in found if (folder / "postgres").exists()), None)
-
-
 class Cluster:
     """A server with a folder and a port of its own."""
 

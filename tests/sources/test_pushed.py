@@ -303,6 +303,7 @@ def test_one_value_does_not_change_the_others(
     assert mixed == [alone[0], text, alone[0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["VARCHAR", "BIGINT", "BOOLEAN", "TIMESTAMP", "DOUBLE", "INTERVAL"]
 )
@@ -369,6 +370,7 @@ def test_json_is_json(tmp_path: Path) -> None:
     assert found == [("20", None), (None, "1"), (None, None), (None, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["arrow", "pandas", "polars", "python"])
 def test_every_frame_is_taken_or_refused_in_words(group: str) -> None:
     """And what becomes of a value does not depend on the others. In a process of its own: Arrow

@@ -15,7 +15,7 @@ from spark.pairs import ALL, equal
 from spark.queries import CASES, THREE
 from spark.servers import Driver, cluster
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.needs("java")
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from spark.pairs import ALL, begin, local_engine, published, run, step, tables
 from spark.queries import CASES
 from spark.servers import Driver, cluster
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.needs("java")
 TRIGGERS = 30 if ALL else 6
 CASE = replace(
     CASES["sums"],

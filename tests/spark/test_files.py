@@ -18,8 +18,6 @@ from dpsqlp.sql.spark import spark_rows
 from running import MINUTE, START, at
 from spark.pairs import begin, published, spark_engine, step, tables, write
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 NAN = float("nan")
 X = "unit TEXT, k TEXT, x DOUBLE"
 

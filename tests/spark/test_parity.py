@@ -26,8 +26,6 @@ from spark.pairs import (
 )
 from spark.queries import CASES, LATE, QUARTER, SPARED, THREE, YEAR, Case, records
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture(autouse=True)
 def same_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from processes import WAIT_SECONDS, started
 from spark.servers import environment
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.needs("java")
 PROGRAM = """
 import signal
 from dpsqlp.engines.spark.session import start_session

@@ -27,6 +27,8 @@ from spark.pairs import ALL, begin, local_engine, published, run, step, tables
 from spark.queries import CASES, QUARTER, Case, records
 from state.sealing import committed
 
+pytestmark = pytest.mark.slow
+
 LONG = "k, TUMBLE(ts, INTERVAL 3 HOURS)"
 KINDS = {
     "every trigger": replace(CASES["sums"], group=LONG, triggers=12),

@@ -109,6 +109,7 @@ def example(release: str) -> tuple[Plan, list[Any]]:
     return plan, batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["every_trigger", "threshold"])
 def test_a_crash_between_any_two_steps_changes_nothing(release: str) -> None:
     """Crash at every write, sync, rename and delete; restart; the sinks got the same bytes."""

@@ -125,6 +125,7 @@ def test_nothing_unreleased_is_ever_written(sealing: bool, monkeypatch: pytest.M
         assert {RARE.encode(), UNIT.encode(), OFTEN.encode(), struct.pack("<d", VALUE)} <= clear
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sealing", [True, False])
 def test_a_thief_finds_no_string_after_a_crash(
     sealing: bool, monkeypatch: pytest.MonkeyPatch
