@@ -6,10 +6,11 @@ STAMP := $(VENV)/.installed
 KAFKA := .services/kafka
 JAR := '[artifact]-[revision].[ext]'
 IVY = java -jar $(VENV)/lib/python*/site-packages/pyspark/jars/ivy-*.jar -warn -confs default -types jar bundle -retrieve
+ACTIONLINT := .services/bin/actionlint
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: test quick services packages check unit crash parity demo screenshots mutants bench bench-spark bench-dashboard peers clean help
+.PHONY: test quick services packages check unit docs crash parity demo screenshots mutants bench bench-spark bench-dashboard peers clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/'
@@ -35,8 +36,8 @@ quick: $(STAMP) ## Lint and the fast tests: no server, no Java, no browser
 
 # Where one of these cannot be had, `make test` leaves out the tests that need it. Not on CI.
 services: packages ## What the tests start servers with: Debian's packages, and Kafka from Maven Central
-	@$(MAKE) --no-print-directory $(KAFKA)/.fetched \
-	  || { echo "Kafka could not be fetched from Maven Central."; test "$$CI" != true; }
+	@$(MAKE) --no-print-directory --keep-going $(KAFKA)/.fetched $(ACTIONLINT) \
+	  || { echo "Not everything could be fetched."; test "$$CI" != true; }
 
 packages:
 	@wanted=""; \
@@ -58,6 +59,12 @@ $(KAFKA)/.fetched: Makefile | $(STAMP)
 	cp $(KAFKA)/broker/kafka-clients-*.jar $(KAFKA)/spark
 	touch $@
 
+# Checks the workflow. Its package on PyPI fetches a binary from elsewhere, so Go builds it.
+$(ACTIONLINT):
+	@if command -v go >/dev/null; \
+	then GOBIN=$(abspath $(@D)) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12; \
+	else echo "There is no Go here, so .github/workflows is not checked."; fi
+
 check: $(STAMP) ## Formatting, lint, types, import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -66,6 +73,9 @@ check: $(STAMP) ## Formatting, lint, types, import directions
 
 unit: $(STAMP) ## The tests alone
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+docs: $(STAMP) ## The documentation site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 crash: $(STAMP) ## Kill a pipeline before every step on the disk and at 400 random moments
 	DPSQLP_CRASH=all $(BIN)/pytest -n 2 tests/crash
@@ -97,6 +107,7 @@ bench-dashboard: $(STAMP) services ## The page with 100,000 keys and 100 trigger
 peers: $(PEERS_STAMP) ## dpsqlp beside PipelineDP and OpenDP; PEERS='--save' keeps the results
 	$(PEERS_VENV)/bin/python benchmarks/peers.py $(PEERS)
 
-clean: ## Remove the environments and caches
-	rm -rf $(VENV) $(PEERS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## Remove the environments, caches and everything built
+	rm -rf dist site $(VENV) $(PEERS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	cd examples/web-analytics && rm -rf events articles audience.duckdb analytics.state analytics.secret
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpsqlp.accounting import Caps, Process, calibrate
+from dpsqlp.accounting import ContributionBounds, Process, calibrate
+from dpsqlp.core import Core, State
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.noise import Noise
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import fit_blt
-from dpsqlp.plan import Grid, Plan
+from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.advance import advance
 from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.stages.bound import bound
 from dpsqlp.stages.combine import Groups
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.units import UnitTable
-from dpsqlp.trigger import Pipeline, State
 
 SECRET = Secret(bytes(range(32)), bytes(range(16)))
 
@@ -45,7 +45,7 @@ def seconds(action: Callable[..., Any], *arguments: Any) -> float:
 def plan(triggers: int) -> Plan:
     """The synthetic workload's query at its best options: COUNT(*) per key."""
     mechanism = fit_blt(triggers)
-    caps = Caps(32, 1, 8)
+    caps = ContributionBounds(32, 1, 8)
     calibration = calibrate(
         epsilon=6.0,
         delta=1e-9,
@@ -59,7 +59,7 @@ def plan(triggers: int) -> Plan:
         query="SELECT key, COUNT(*)",
         unit_kinds=("integer",),
         key_kinds=("integer",),
-        windows=Grid(triggers),
+        windows=WindowSchedule(triggers),
         periods=None,
         release="every_trigger",
         caps=caps,
@@ -68,7 +68,7 @@ def plan(triggers: int) -> Plan:
     )
 
 
-def groups(pipeline: Pipeline, numbers: np.ndarray) -> Groups:
+def groups(pipeline: Core, numbers: np.ndarray) -> Groups:
     """One vote and one record for each of these keys."""
     text = encode([pa.array(numbers)], len(numbers))
     ones = np.ones(len(numbers), np.int64)
@@ -96,7 +96,7 @@ def bench_normals() -> None:
 
 
 def bench_advance(triggers: int, keys: int) -> None:
-    pipeline = Pipeline(plan(triggers), SECRET)
+    pipeline = Core(plan(triggers), SECRET)
     numbers = np.arange(keys)
 
     def run(table: KeyTable, numbers: np.ndarray, index: int) -> float:
@@ -123,7 +123,7 @@ def bench_advance(triggers: int, keys: int) -> None:
 
 
 def bench_bound(units: int, batches: int, records: int) -> None:
-    pipeline = Pipeline(plan(100), SECRET)
+    pipeline = Core(plan(100), SECRET)
     dice = np.random.default_rng(1)
     table = UnitTable()
     per_fill = 1_000_000
@@ -161,7 +161,7 @@ def bench_trigger(sizes: list[int], touched: int) -> None:
     dice = np.random.default_rng(2)
     median = []
     for size in sizes:
-        pipeline, state = Pipeline(plan(10), SECRET), State()
+        pipeline, state = Core(plan(10), SECRET), State()
         table = pipeline.new_key_table(0, 1)
         state.keys[0] = [table]
         for begin in range(0, size, 500_000):

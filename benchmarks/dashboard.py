@@ -37,7 +37,7 @@ import pyarrow as pa
 from pipeline import SECONDS, SQL, TRIGGERS
 
 if TYPE_CHECKING:
-    from dpsqlp.dashboard.watching import Watching
+    from dpsqlp.dashboard.attach import Watching
     from dpsqlp.engines.engine import Engine
 
 SCRIPT = """
@@ -62,7 +62,7 @@ def say(**figures: Any) -> None:
 def write_releases(state: Path, keys: int, triggers: int) -> None:
     """What a run would have kept."""
     from dpsqlp.dashboard.about import ABOUT, About
-    from dpsqlp.dashboard.kept import Kept
+    from dpsqlp.dashboard.archive import Kept
     from dpsqlp.sinks.base import Sink
     from dpsqlp.sql import compile_script, make_plan
 
@@ -245,7 +245,7 @@ def run_both(files: Path, rate: int) -> dict[str, Any]:
     itself, with the page's process stopped, and one with the page beside it and `rate` requests
     per second. A machine that is slower for a while is slower for both.
     """
-    from dpsqlp.dashboard.watching import Watching
+    from dpsqlp.dashboard.attach import Watching
 
     with tempfile.TemporaryDirectory() as folder:
         works = [Path(folder) / name for name in ("alone", "watched")]

@@ -108,16 +108,16 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
     """A trigger with its commit, the same micro-batch, on tables of cold keys."""
     from core import SECRET, batch, groups, plan
 
+    from dpsqlp.core import Core, State
     from dpsqlp.stages.advance import advance
     from dpsqlp.state.journal import Journal, begin_journal
     from dpsqlp.state.sealed import SealedStorage
     from dpsqlp.state.storage import LocalStorage
-    from dpsqlp.trigger import Pipeline, State
 
     first = 0.0
     for size in sizes:
         dice = np.random.default_rng(2)
-        pipeline, state = Pipeline(plan(20), SECRET), State(1, 1)
+        pipeline, state = Core(plan(20), SECRET), State(1, 1)
         table = pipeline.new_key_table(0, 1)
         state.keys[0] = [table]
         for begin in range(0, size, 500_000):
@@ -133,7 +133,7 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
                 keys = dice.choice(sizes[0], touched, replace=False)
                 arrived = batch(dice.integers(0, 10**6, touched), keys)
                 begin_time = time.perf_counter()
-                step = pipeline.step(state, pipeline.admit(arrived, trigger))
+                step = pipeline.compute(state, pipeline.admit(arrived, trigger))
                 if trigger > 2:  # the first delta would hold the whole table
                     journal.commit(journal.save(state, step), b"", None)
                     times.append(time.perf_counter() - begin_time)

@@ -19,6 +19,7 @@ _GROUPS = {  # what shares a server is run by one worker; the longest first
     "kafka": re.compile(r"tests/kafka/"),
     "postgres": re.compile(r"tests/postgres/"),
     "browser": re.compile(r"tests/dashboard/test_browser"),
+    "site": re.compile(r"tests/docs/"),
 }
 _LEFT_OUT = "left out"
 
@@ -105,7 +106,12 @@ def spark() -> Iterator[Any]:
             SparkSession.builder.master("local[2,4]")
             .config("spark.ui.enabled", "false")
             .config("spark.log.level", "OFF")
-            .config("spark.driver.memory", "2g")
+            .config("spark.driver.memory", "4g")
+            # A session of a thousand queries: by default Spark keeps the plans of all of them.
+            .config("spark.sql.ui.retainedExecutions", "1")
+            .config("spark.ui.retainedJobs", "1")
+            .config("spark.ui.retainedStages", "1")
+            .config("spark.ui.retainedTasks", "1")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.ansi.enabled", "true")
             .config("spark.sql.shuffle.partitions", "1")

@@ -11,16 +11,16 @@ import pyarrow as pa
 from dpsqlp.accounting.model import (
     CalibratedProcess,
     Calibration,
-    Caps,
+    ContributionBounds,
     Process,
-    Release,
+    ReleasePolicy,
     Selection,
 )
+from dpsqlp.core import Core, State
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Tree
-from dpsqlp.plan import Grid, Plan
+from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.batch import MicroBatch
-from dpsqlp.trigger import Pipeline, State
 from twin import canonical
 
 SECRET = Secret(bytes(range(32)), bytes(range(16)))
@@ -38,9 +38,9 @@ def make_plan(
     caps: tuple[int, int, int] = (100, 100, 100),
     threshold: int = 1,
     minimum: int = 0,
-    release: Release = "every_trigger",
+    release: ReleasePolicy = "every_trigger",
     stride: int | None = None,
-    periods: Grid | None = None,
+    periods: WindowSchedule | None = None,
     processes: Sequence[CalibratedProcess] = (COUNT,),
     public: Sequence[int] | None = None,
     sigma: float = SILENT,
@@ -53,10 +53,10 @@ def make_plan(
         query="test",
         unit_kinds=("integer",),
         key_kinds=("integer",),
-        windows=Grid(triggers, stride),
+        windows=WindowSchedule(triggers, stride),
         periods=periods,
         release=release,
-        caps=Caps(*caps),
+        caps=ContributionBounds(*caps),
         mechanism=Tree(triggers),
         calibration=Calibration(1.0, 0.1, 1.0, 1.0, 0.05, 0.05, selection, tuple(processes)),
         public_keys=None
@@ -85,7 +85,7 @@ def run(
     plan: Plan, batches: Sequence[MicroBatch], first: int = 1, shards: int = 1
 ) -> list[list[tuple[int, int, tuple[int, ...]]]]:
     """(window, key, values) per trigger."""
-    pipeline, state = Pipeline(plan, SECRET), State(shards)
+    pipeline, state = Core(plan, SECRET), State(shards)
     return [
         readable(pipeline.run(state, batch, trigger))
         for trigger, batch in enumerate(batches, first)

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.engines.script import open_engine
-from dpsqlp.engines.together import run_together
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import UnavailableError
 from dpsqlp.sinks.base import Sink
@@ -181,7 +181,7 @@ def run_engines(
     if clocks:
         assert len(set(map(id, clocks))) == 1
         clocks[0].expect(sum(1 + (not e.schedule.on_event_time) for e in engines.values()))
-    run_together(engines, stop, report)
+    run_side_by_side(engines, stop, report)
 
 
 def run_all(engine: LocalEngine, triggers: int | None = None) -> dict[int, list[dict[str, Any]]]:

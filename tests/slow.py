@@ -20,7 +20,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from dpsqlp.engines.clock import Clock, Schedule, SystemClock
+from dpsqlp.engines.clock import Clock, SystemClock, TriggerGrid
 from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.errors import UnavailableError
@@ -265,7 +265,7 @@ def run_real(
 
 def _deliver(
     feeds: list[Feed],
-    schedule: Schedule,
+    schedule: TriggerGrid,
     clock: SystemClock,
     length: int,
     stop: threading.Event,

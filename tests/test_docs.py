@@ -24,7 +24,7 @@ import pytest
 import typer.main
 
 from dpsqlp.accounting.calibrate import calibrate
-from dpsqlp.accounting.model import Caps, Process
+from dpsqlp.accounting.model import ContributionBounds, Process
 from dpsqlp.cli.app import app
 from dpsqlp.errors import PlanError, SqlError
 from dpsqlp.experiments.paper import SYNTHETIC
@@ -168,7 +168,7 @@ def test_the_smallest_epsilons_are_accepted_and_smaller_ones_refused() -> None:
         for most, said in zip((10, 100, 1_000, 10_000), cells.split(" | "), strict=True):
             given: dict[str, Any] = {
                 "delta": 1e-9,
-                "caps": Caps(most, most, most),
+                "caps": ContributionBounds(most, most, most),
                 "mechanism": mechanism,
             }
             given |= {"processes": [Process("n", "count")], "release": "every_trigger"}

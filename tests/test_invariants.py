@@ -12,13 +12,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dpsqlp.accounting.model import SELECTION, CalibratedProcess, Process, Release
+from dpsqlp.accounting.model import SELECTION, CalibratedProcess, Process, ReleasePolicy
+from dpsqlp.core import Core, State
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, TriggerError
 from dpsqlp.mechanisms import Blt
-from dpsqlp.plan import Grid, Plan
-from dpsqlp.trigger import Pipeline, State
+from dpsqlp.plan import Plan, WindowSchedule
 from plans import COUNT, SECRET, SILENT, make_batch, make_plan, readable, run, total
 from reference.streams import Stream, run_core, run_twin
 from twin import Row
@@ -71,7 +71,7 @@ def test_a_unit_has_one_state_however_many_shards() -> None:
 
 
 @BOTH
-def test_votes_are_capped(release: Release) -> None:
+def test_votes_are_capped(release: ReleasePolicy) -> None:
     """Cs = 2: the third key, in the same trigger or a later one, gets the records but no vote."""
     rows = [(1, 7, 0, 0), (1, 8, 0, 1), (1, 9, 0, 2)]
     plan = make_plan(3, caps=(9, 9, 2), release=release)
@@ -114,7 +114,7 @@ def test_votes_that_are_a_value_are_cast_for_selected_keys_too() -> None:
 
 
 @BOTH
-def test_a_unit_counts_once_in_a_round(release: Release) -> None:
+def test_a_unit_counts_once_in_a_round(release: ReleasePolicy) -> None:
     """Two are needed; one unit with two records in each of three triggers is not two."""
     batch = make_batch([(1, 7, 0, 0), (1, 7, 0, 1)])
     assert run(make_plan(3, threshold=2, release=release), [batch] * 3) == [[], [], []]
@@ -151,7 +151,7 @@ def test_a_distinct_count_adds_a_unit_once_over_all_rounds() -> None:
 
 def test_a_unit_is_remembered_until_the_last_trigger_of_its_period() -> None:
     """C = 1, period 0 is open at triggers 1 to 3: one record in all three."""
-    plan = make_plan(4, caps=(1, 1, 1), periods=Grid(3, 3))
+    plan = make_plan(4, caps=(1, 1, 1), periods=WindowSchedule(3, 3))
     batch = make_batch([(1, 7, 0, 0)], periods=[0])
     assert run(plan, [batch] * 4) == [[(0, 7, (1,))]] * 4
 
@@ -228,11 +228,11 @@ def test_public_keys_are_released_at_every_trigger_of_every_window() -> None:
 def test_a_window_has_the_triggers_that_were_paid_for() -> None:
     """T = 2 releases of each window, indexes 1 and 2, and none later."""
     plan = make_plan(2, stride=3, public=[7])
-    pipeline, state = Pipeline(plan, SECRET), State()
+    pipeline, state = Core(plan, SECRET), State()
     seen = []
     for trigger in range(1, 7):
         released = pipeline.run(state, EMPTY, trigger)
-        seen += zip(released.window.tolist(), released.index.tolist(), strict=True)
+        seen += zip(released.window.tolist(), released.step.tolist(), strict=True)
     assert seen == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
@@ -267,7 +267,7 @@ def test_triggers_without_records_count() -> None:
 
 def test_no_trigger_runs_twice() -> None:
     """Where nothing was released yet, too."""
-    pipeline, state = Pipeline(make_plan(3, threshold=9), SECRET), State()
+    pipeline, state = Core(make_plan(3, threshold=9), SECRET), State()
     pipeline.run(state, make_batch([(1, 7, 0, 0)]), 1)
     with pytest.raises(TriggerError, match="Trigger 2 is next"):
         pipeline.run(state, EMPTY, 1)
@@ -311,7 +311,7 @@ def integers(rows: tuple[Row, ...]) -> object:
 
 @BOTH
 @pytest.mark.parametrize("kind", ["tree", "blt"])
-def test_noise_is_indexed_by_the_grid(kind: str, release: Release) -> None:
+def test_noise_is_indexed_by_the_grid(kind: str, release: ReleasePolicy) -> None:
     """Keys that appear late, windows that begin empty, triggers without records, later rounds and
     continued paths have the noise of a twin that draws all of it for every key from the start."""
     counted = replace(COUNT, sigma=30.0)
@@ -343,7 +343,7 @@ def loud(number: int, sigma: float = 1e12) -> list[CalibratedProcess]:
 
 def values(plan: Plan, secret: Secret = SECRET) -> list[int]:
     """Noise alone: public keys, no records."""
-    pipeline, state = Pipeline(plan, secret), State()
+    pipeline, state = Core(plan, secret), State()
     return [
         value
         for trigger in (1, 2, 3)

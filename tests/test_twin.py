@@ -13,12 +13,12 @@ from dpsqlp.accounting.model import (
     SELECTION,
     CalibratedProcess,
     Calibration,
-    Caps,
+    ContributionBounds,
     Process,
     Selection,
 )
 from dpsqlp.mechanisms import Tree
-from dpsqlp.plan import Grid, Plan
+from dpsqlp.plan import Plan, WindowSchedule
 from twin import (
     Released,
     Row,
@@ -41,14 +41,14 @@ COUNT = CalibratedProcess(Process("rows", "count"), "rows", SILENT, 1.0)
 def make_plan(
     thresholds: tuple[int, ...] | None,
     caps: tuple[int, int, int] = (100, 100, 100),
-    windows: Grid | None = None,
-    periods: Grid | None = None,
+    windows: WindowSchedule | None = None,
+    periods: WindowSchedule | None = None,
     release: str = "every_trigger",
     processes: tuple[CalibratedProcess, ...] = (COUNT,),
     minimum: int = 0,
     public_keys: tuple[bytes, ...] | None = None,
 ) -> Plan:
-    windows = windows or Grid(triggers=len(thresholds or ()))
+    windows = windows or WindowSchedule(triggers=len(thresholds or ()))
     selection = None
     if thresholds is not None:
         selection = Selection(minimum, SILENT, thresholds, 0.0)
@@ -59,7 +59,7 @@ def make_plan(
         windows=windows,
         periods=periods,
         release=release,  # type: ignore[arg-type]
-        caps=Caps(*caps),
+        caps=ContributionBounds(*caps),
         mechanism=Tree(windows.triggers),
         calibration=Calibration(1.0, 1e-6, 1.0, 1.0, 1e-6, 0.0, selection, processes),
         public_keys=public_keys,
@@ -172,7 +172,7 @@ def test_public_keys_are_released_at_every_trigger_of_every_open_window(release:
     plan = make_plan(
         None,
         caps=(2, 2, 1),
-        windows=Grid(triggers=3, stride=2),
+        windows=WindowSchedule(triggers=3, stride=2),
         release=release,
         processes=(COUNT, distinct),
         public_keys=(text("a"), text("b")),
@@ -202,7 +202,7 @@ def test_public_keys_are_released_at_every_trigger_of_every_open_window(release:
 
 def test_a_unit_is_bounded_per_period_and_forgotten_when_the_period_closes() -> None:
     """C = 1 per (user, period). Period 0 is open at triggers 1 and 2, period 1 at 3 and 4."""
-    plan = make_plan((1, 1, 1), caps=(1, 1, 1), periods=Grid(triggers=2, stride=2))
+    plan = make_plan((1, 1, 1), caps=(1, 1, 1), periods=WindowSchedule(triggers=2, stride=2))
     twin = Twin(plan, SECRET, INSTANCE)
     now, later, never = (row("u", "a", period=period) for period in (0, 1, None))
     assert table([twin.run([now, now, later, never], 1)]) == [{text("a"): (1,)}]
@@ -216,7 +216,7 @@ def test_a_unit_is_bounded_per_period_and_forgotten_when_the_period_closes() -> 
 def test_noise_is_added_modulo_two_to_the_64_and_differs_by_key_and_process() -> None:
     loud = [CalibratedProcess(Process(name, "count"), name, 1e6, 1.0) for name in "xy"]
     plan = make_plan(
-        None, windows=Grid(2), processes=tuple(loud), public_keys=(text("a"), text("b"))
+        None, windows=WindowSchedule(2), processes=tuple(loud), public_keys=(text("a"), text("b"))
     )
     first, second = run(plan, [], [])
     assert len({value for one in first + second for value in one.values}) == 8

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.special import ndtri
 
 from dpsqlp.accounting.model import SELECTION, CalibratedProcess
-from dpsqlp.plan import Grid, Plan
+from dpsqlp.plan import Plan, WindowSchedule
 
 Unit = tuple[int | None, bytes]  # (period, canonical bytes): the whole unit
 
@@ -234,13 +234,13 @@ class Twin:
 # Public time.
 
 
-def is_open(grid: Grid, item: int, trigger: int) -> bool:
+def is_open(grid: WindowSchedule, item: int, trigger: int) -> bool:
     if grid.stride is None and item != 0:
         return False
     return 1 <= trigger - grid.first(item) <= grid.triggers
 
 
-def open_items(grid: Grid, trigger: int) -> list[int]:
+def open_items(grid: WindowSchedule, trigger: int) -> list[int]:
     stride = 1 if grid.stride is None else grid.stride
     around = range((trigger - grid.triggers) // stride - 1, trigger // stride + 2)
     items = [0] if grid.stride is None else around

@@ -15,9 +15,9 @@ from dpsqlp.accounting.model import (
     SELECTION,
     CalibratedProcess,
     Calibration,
-    Caps,
+    ContributionBounds,
     Process,
-    Release,
+    ReleasePolicy,
     Selection,
 )
 from dpsqlp.errors import PlanError, StateError
@@ -27,7 +27,7 @@ NOISE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class WindowSchedule:
     """Public time. Item number n (a window, a period of units) is open at the grid triggers
     n * stride + 1 .. n * stride + triggers; with no stride there is one item, number 0."""
 
@@ -56,10 +56,10 @@ class Plan:
     query: str  # what is computed, in words or SQL: part of the fingerprint
     unit_kinds: tuple[str, ...]  # canonical kinds of the unit columns, see entropy.canonical
     key_kinds: tuple[str, ...]
-    windows: Grid
-    periods: Grid | None  # None: a unit's state is kept for ever
-    release: Release
-    caps: Caps
+    windows: WindowSchedule
+    periods: WindowSchedule | None  # None: a unit's state is kept for ever
+    release: ReleasePolicy
+    caps: ContributionBounds
     mechanism: Mechanism
     calibration: Calibration
     public_keys: tuple[bytes, ...] | None = None  # canonical bytes, sorted
@@ -91,7 +91,7 @@ class Plan:
         return range(1) if self.periods is None else self.periods.open(trigger)
 
     @property
-    def settles(self) -> bool:
+    def spares_votes(self) -> bool:
         """Whether a key that was selected needs no more votes: it stays so, and no column counts
         them.
         """
@@ -115,10 +115,10 @@ class Plan:
             query=description["query"],
             unit_kinds=tuple(description["unit_kinds"]),
             key_kinds=tuple(description["key_kinds"]),
-            windows=Grid(**description["windows"]),
-            periods=None if periods is None else Grid(**periods),
+            windows=WindowSchedule(**description["windows"]),
+            periods=None if periods is None else WindowSchedule(**periods),
             release=description["release"],
-            caps=Caps(**description["caps"]),
+            caps=ContributionBounds(**description["caps"]),
             mechanism=from_parameters(description["mechanism"]),
             calibration=Calibration(
                 **calibration

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsqlp.api import choose, read_script
-from dpsqlp.engines.script import check_apart
+from dpsqlp.engines.script import check_secret_outside_state
 from dpsqlp.engines.spark.stream import Batches, FrameSink, ticking
 from dpsqlp.entropy.secret import new_name
 from dpsqlp.errors import PlanError, SecretError, StateError
@@ -119,7 +119,7 @@ def _secret(root: str, given: str | os.PathLike[str] | None) -> Path:
             )
         return Path(given).resolve()
     secret = Path(root).with_suffix(".secret") if given is None else Path(given).resolve()
-    check_apart(secret, Path(root))
+    check_secret_outside_state(secret, Path(root))
     return secret
 
 

@@ -15,7 +15,7 @@ import pytest
 from dpsqlp.accounting import (
     SELECTION,
     Calibration,
-    Caps,
+    ContributionBounds,
     Process,
     calibrate,
     epsilon_spent,
@@ -40,7 +40,7 @@ def options(**changes: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {
         "epsilon": 6.0,
         "delta": 1e-9,
-        "caps": Caps(32, 2, 8),
+        "caps": ContributionBounds(32, 2, 8),
         "mechanism": mechanism("tree", 100),
         "processes": [COUNT],
         "release": "every_trigger",
@@ -101,7 +101,7 @@ SETTINGS = [
         private_keys,
     ), share in itertools.product(
         [(0.06, 1e-9), (0.5, 1e-24), (6.0, 1e-9), (50.0, 1e-5)],
-        [Caps(1, 1, 1), Caps(32, 5, 7)],
+        [ContributionBounds(1, 1, 1), ContributionBounds(32, 5, 7)],
         [("tree", 1), ("tree", 128), ("blt", 150)],
         [[COUNT], [DISTINCT], [COUNT, SUM, DISTINCT, SIGNED, VALUES]],
         [("every_trigger", True), ("threshold", True), ("every_trigger", False)],
@@ -319,7 +319,7 @@ def test_noise_is_refused_just_where_its_float_error_exceeds_the_thousandth(
     def plan(triggers: int, peak: float, records: int) -> dict[str, Any]:
         variance = [1.0, peak, 0.5]
         factorisation = Stub(triggers, sensitivity, variance)
-        caps = Caps(records, 3, 2)
+        caps = ContributionBounds(records, 3, 2)
         return options(caps=caps, mechanism=factorisation, private_keys=False)
 
     nu = calibrate(**plan(1, 1.0, 3)).nu  # depends on the budget alone
@@ -390,7 +390,7 @@ def test_a_sum_has_the_smallest_power_of_two_that_suffices() -> None:
 def test_a_bound_that_is_a_power_of_two_uses_all_its_bits() -> None:
     """L = 2^k gets q = 2^(k - 22) exactly, not twice that."""
     given = options(
-        caps=Caps(1, 1, 1),
+        caps=ContributionBounds(1, 1, 1),
         mechanism=mechanism("tree", 4),
         processes=[Process("x", "sum", 0, -1024.0, 0.0)],
     )
@@ -412,9 +412,9 @@ def test_thresholds_and_noise_move_the_right_way() -> None:
     for changes in ({"epsilon": 7.0}, {"delta": 1e-8}):
         assert all(less < more for less, more in zip(scales(**changes), base, strict=True))
     assert scales(mechanism=mechanism("tree", 1000)) > base
-    assert scales(caps=Caps(32, 2, 9))[:2] > base[:2]
-    assert scales(caps=Caps(32, 3, 8))[2:] > base[2:]
-    assert scales(caps=Caps(33, 2, 8))[2:] > base[2:]
+    assert scales(caps=ContributionBounds(32, 2, 9))[:2] > base[:2]
+    assert scales(caps=ContributionBounds(32, 3, 8))[2:] > base[2:]
+    assert scales(caps=ContributionBounds(33, 2, 8))[2:] > base[2:]
     assert scales(minimum=5)[1] == base[1] + 5
     more_to_selection = scales(selection_share=0.7)
     assert more_to_selection[:2] < base[:2]
@@ -426,7 +426,10 @@ def test_the_shopping_thresholds(epsilon: float, mean: float) -> None:
     """One record per unit, keys only, T = 150, delta 1e-9: the known means before rounding up."""
     calibration = calibrate(
         **options(
-            epsilon=epsilon, caps=Caps(1, 1, 1), processes=[], mechanism=mechanism("blt", 150)
+            epsilon=epsilon,
+            caps=ContributionBounds(1, 1, 1),
+            processes=[],
+            mechanism=mechanism("blt", 150),
         )
     )
     assert calibration.selection is not None
@@ -447,13 +450,13 @@ def test_the_shopping_thresholds(epsilon: float, mean: float) -> None:
         ({"delta": 9e-25}, "delta"),
         ({"delta": 1.0}, "delta"),
         ({"delta": math.nan}, "delta"),
-        ({"caps": Caps(0, 1, 1)}, "caps.records "),
-        ({"caps": Caps(2.0, 1, 1)}, "caps.records "),  # type: ignore[arg-type]
-        ({"caps": Caps(2, 0, 1)}, "caps.records_per_key"),
-        ({"caps": Caps(2, 3, 1)}, "caps.records_per_key"),
-        ({"caps": Caps(2, 1, 0)}, "caps.selections"),
-        ({"caps": Caps(2, 1, 3)}, "caps.selections"),
-        ({"caps": Caps(2, 1, True)}, "caps.selections"),
+        ({"caps": ContributionBounds(0, 1, 1)}, "caps.records "),
+        ({"caps": ContributionBounds(2.0, 1, 1)}, "caps.records "),  # type: ignore[arg-type]
+        ({"caps": ContributionBounds(2, 0, 1)}, "caps.records_per_key"),
+        ({"caps": ContributionBounds(2, 3, 1)}, "caps.records_per_key"),
+        ({"caps": ContributionBounds(2, 1, 0)}, "caps.selections"),
+        ({"caps": ContributionBounds(2, 1, 3)}, "caps.selections"),
+        ({"caps": ContributionBounds(2, 1, True)}, "caps.selections"),
         ({"minimum": -1}, "minimum"),
         ({"minimum": 1.5}, "minimum"),
         ({"release": "sometimes"}, "release"),
@@ -476,7 +479,7 @@ def test_the_shopping_thresholds(epsilon: float, mean: float) -> None:
         ({"processes": [Process("x", "sum", 0, 2.0, 1.0)]}, "bounds"),
         ({"processes": [Process("x", "sum", 0, 0.0, 0.0)]}, "bounds"),
         ({"epsilon": 1e-12}, "'selection'"),
-        ({"epsilon": 0.1, "caps": Caps(10**5, 10**5, 1)}, "'views'"),
+        ({"epsilon": 0.1, "caps": ContributionBounds(10**5, 10**5, 1)}, "'views'"),
         ({"processes": [Process("x", "sum", 0, 0.0, 1e308)]}, "'x'"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from scipy.stats import norm
 
-from dpsqlp.accounting import Caps, Process, calibrate, delta_of, paper_calibration
+from dpsqlp.accounting import ContributionBounds, Process, calibrate, delta_of, paper_calibration
 from dpsqlp.accounting.paper import rho_of, zcdp_delta_of
 from dpsqlp.errors import PlanError
 from dpsqlp.mechanisms import Tree, fit_blt
@@ -122,7 +122,7 @@ def test_the_joint_accounting_needs_less_noise() -> None:
     """With the paper's caps and policy, calibrate adds less noise than the paper to both."""
     given = {"epsilon": 6.0, "delta": 1e-9, "mechanism": tree(100), "processes": [COUNT]}
     paper = paper_calibration(records=32, **given)  # type: ignore[arg-type]
-    ours = calibrate(caps=Caps(32, 32, 32), release="threshold", **given)  # type: ignore[arg-type]
+    ours = calibrate(caps=ContributionBounds(32, 32, 32), release="threshold", **given)  # type: ignore[arg-type]
     assert paper.selection is not None
     assert ours.selection is not None
     assert ours.selection.sigma < 0.8 * paper.selection.sigma

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from dpsqlp.accounting import Calibration, Caps, Process, Release, calibrate
+from dpsqlp.accounting import Calibration, ContributionBounds, Process, ReleasePolicy, calibrate
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 
 pytestmark = pytest.mark.slow
@@ -19,15 +19,15 @@ DISTINCT = Process("people", "distinct")
 
 # caps, mechanism, T, processes, release, private keys, share
 SHAPES = [
-    (Caps(1, 1, 1), "blt", 150, [], "every_trigger", True, 0.5),
-    (Caps(1, 1, 1), "tree", 1, [COUNT], "every_trigger", True, 0.5),
-    (Caps(32, 32, 32), "tree", 100, [COUNT], "threshold", True, 0.5),
-    (Caps(32, 1, 8), "blt", 100, [COUNT], "every_trigger", True, 0.7),
-    (Caps(32, 2, 6), "tree", 1000, [COUNT, SUM], "every_trigger", True, 0.85),
-    (Caps(12, 3, 4), "blt", 100, [SUM, DISTINCT], "threshold", True, 0.3),
-    (Caps(12, 4, 12), "tree", 63, [COUNT, DISTINCT], "every_trigger", True, 0.5),
-    (Caps(12, 3, 4), "blt", 150, [COUNT, SUM, DISTINCT], "every_trigger", False, 0.5),
-    (Caps(5, 5, 2), "tree", 64, [DISTINCT], "every_trigger", False, 0.5),
+    (ContributionBounds(1, 1, 1), "blt", 150, [], "every_trigger", True, 0.5),
+    (ContributionBounds(1, 1, 1), "tree", 1, [COUNT], "every_trigger", True, 0.5),
+    (ContributionBounds(32, 32, 32), "tree", 100, [COUNT], "threshold", True, 0.5),
+    (ContributionBounds(32, 1, 8), "blt", 100, [COUNT], "every_trigger", True, 0.7),
+    (ContributionBounds(32, 2, 6), "tree", 1000, [COUNT, SUM], "every_trigger", True, 0.85),
+    (ContributionBounds(12, 3, 4), "blt", 100, [SUM, DISTINCT], "threshold", True, 0.3),
+    (ContributionBounds(12, 4, 12), "tree", 63, [COUNT, DISTINCT], "every_trigger", True, 0.5),
+    (ContributionBounds(12, 3, 4), "blt", 150, [COUNT, SUM, DISTINCT], "every_trigger", False, 0.5),
+    (ContributionBounds(5, 5, 2), "tree", 64, [DISTINCT], "every_trigger", False, 0.5),
 ]
 INTERVAL = 1e-4
 BUDGETS = list(itertools.product((0.3, 1.0, 6.0), (1e-5, 1e-9)))
@@ -39,7 +39,7 @@ def mechanism(name: str, triggers: int) -> Mechanism:
 
 
 def shifts(
-    calibration: Calibration, caps: Caps, release: Release, sensitivity: float
+    calibration: Calibration, caps: ContributionBounds, release: ReleasePolicy, sensitivity: float
 ) -> list[tuple[float, int]]:
     """(noise multiplier, how often) of a worst unit: c records to each of C / c keys."""
     selection = calibration.selection
@@ -62,7 +62,9 @@ def shifts(
 @pytest.mark.parametrize("shape", SHAPES, ids=range(len(SHAPES)))
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_epsilon_agrees_with_composed_privacy_loss_distributions(
-    epsilon: float, delta: float, shape: tuple[Caps, str, int, list[Process], Release, bool, float]
+    epsilon: float,
+    delta: float,
+    shape: tuple[ContributionBounds, str, int, list[Process], ReleasePolicy, bool, float],
 ) -> None:
     """The worst unit's mechanisms, composed one by one, spend epsilon to within 0.1 %."""
     caps, name, triggers, processes, release, private_keys, share = shape

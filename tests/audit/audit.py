@@ -31,13 +31,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
-from dpsqlp.accounting import Caps, Process, Release, Spending, calibrate
+from dpsqlp.accounting import ContributionBounds, Process, ReleasePolicy, Spending, calibrate
+from dpsqlp.core import Core, State
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
-from dpsqlp.plan import Grid, Plan
+from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.batch import MicroBatch
-from dpsqlp.trigger import Pipeline, State
 
 FALSE_ALARM = 1e-6  # of one audit, both directions together
 _SAMPLES_MIN = 200  # of a pattern, to teach a test between its values
@@ -53,8 +53,8 @@ Contribution = tuple[int, int, int]  # trigger, key of the trial, units or recor
 class Setting:
     """What a pipeline is calibrated for."""
 
-    release: Release
-    caps: Caps
+    release: ReleasePolicy
+    caps: ContributionBounds
     triggers: int
     processes: tuple[Process, ...] = (SUM, DISTINCT)
     mechanism: str = "blt"
@@ -134,7 +134,7 @@ def honest_plan(setting: Setting, keys: int) -> Plan:
         query="audit",
         unit_kinds=("integer",),
         key_kinds=("integer",),
-        windows=Grid(setting.triggers),
+        windows=WindowSchedule(setting.triggers),
         periods=None,
         release=setting.release,
         caps=setting.caps,
@@ -209,7 +209,7 @@ def failure(
 
 def observe(plan: Plan, placement: Placement, trials: int, *, target: bool) -> Output:
     """Run the pipeline in one of the two worlds."""
-    pipeline = Pipeline(plan, Secret(bytes(range(32)), bytes([target] * 16)))
+    pipeline = Core(plan, Secret(bytes(range(32)), bytes([target] * 16)))
     state = State()
     keys, processes = placement.keys, len(plan.calibration.processes)
     released = np.zeros((trials * keys, plan.triggers), np.bool_)

@@ -28,7 +28,7 @@ from audit.audit import (
     with_noise,
     with_thresholds,
 )
-from dpsqlp.accounting import Caps, Spending, thresholds
+from dpsqlp.accounting import ContributionBounds, Spending, thresholds
 from dpsqlp.plan import Plan
 
 pytestmark = pytest.mark.slow
@@ -48,32 +48,32 @@ class Case:
 CASES = {
     # every record in one key, more of them than the cap
     "public": Case(
-        Setting("every_trigger", Caps(3, 3, 1), 3, public=True),
+        Setting("every_trigger", ContributionBounds(3, 3, 1), 3, public=True),
         Placement(1, (), ((1, 0, 7),)),
         trials=200_000,
         floor=0.85,
     ),
     "one_key": Case(
-        Setting("every_trigger", Caps(3, 3, 1), 3, selection_share=0.2),
+        Setting("every_trigger", ContributionBounds(3, 3, 1), 3, selection_share=0.2),
         Placement(1, ((1, 0, 20),), ((1, 0, 7),)),
         trials=40_000,
         floor=0.5,
     ),
     "one_key_threshold": Case(
-        Setting("threshold", Caps(3, 3, 1), 3, (SUM,), selection_share=0.2),
+        Setting("threshold", ContributionBounds(3, 3, 1), 3, (SUM,), selection_share=0.2),
         Placement(1, ((1, 0, 20), (2, 0, 20), (3, 0, 20)), ((1, 0, 7),)),
         trials=40_000,
         floor=0.4,
     ),
     # one record and one vote for each of several keys
     "spread": Case(
-        Setting("every_trigger", Caps(3, 1, 3), 4, mechanism="tree"),
+        Setting("every_trigger", ContributionBounds(3, 1, 3), 4, mechanism="tree"),
         Placement(3, ((1, 0, 26), (1, 1, 26), (1, 2, 26)), ((1, 0, 2), (1, 1, 2), (1, 2, 2))),
         trials=20_000,
         floor=0.35,
     ),
     "spread_threshold": Case(
-        Setting("threshold", Caps(3, 1, 3), 3, mechanism="tree"),
+        Setting("threshold", ContributionBounds(3, 1, 3), 3, mechanism="tree"),
         Placement(
             3,
             tuple((trigger, key, 26) for trigger in (1, 2) for key in range(3)),
@@ -84,34 +84,38 @@ CASES = {
     ),
     # the vote goes to a key of the target's own, the values to a large one
     "both_halves": Case(
-        Setting("every_trigger", Caps(21, 20, 1), 2, selection_share=0.05, epsilon=2.0),
+        Setting(
+            "every_trigger", ContributionBounds(21, 20, 1), 2, selection_share=0.05, epsilon=2.0
+        ),
         Placement(2, ((1, 1, 18),), ((1, 0, 1), (1, 1, 30))),
         trials=60_000,
         floor=0.65,
     ),
     "both_halves_threshold": Case(
-        Setting("threshold", Caps(21, 20, 1), 2, (SUM,), selection_share=0.05, epsilon=2.0),
+        Setting(
+            "threshold", ContributionBounds(21, 20, 1), 2, (SUM,), selection_share=0.05, epsilon=2.0
+        ),
         Placement(2, ((1, 1, 18), (2, 1, 18)), ((1, 0, 1), (1, 1, 30))),
         trials=60_000,
         floor=0.55,
     ),
     # alone in a key, which others then make eligible: its vote is at the edge, and in the count
     "edge_then_growth": Case(
-        Setting("every_trigger", Caps(1, 1, 1), 3, (DISTINCT,)),
+        Setting("every_trigger", ContributionBounds(1, 1, 1), 3, (DISTINCT,)),
         Placement(1, ((2, 0, 12),), ((1, 0, 2),)),
         trials=60_000,
         floor=0.4,
     ),
     # its vote is for whichever of two keys is not out yet: what it does depends on earlier output
     "steered": Case(
-        Setting("every_trigger", Caps(2, 1, 1), 3, (SUM,), selection_share=0.8),
+        Setting("every_trigger", ContributionBounds(2, 1, 1), 3, (SUM,), selection_share=0.8),
         Placement(2, ((1, 0, 9), (2, 1, 9)), ((2, 0, 1), (2, 1, 1))),
         trials=40_000,
         floor=0.2,
     ),
     # a vote in a round that others end, and one in the next
     "two_rounds": Case(
-        Setting("threshold", Caps(4, 4, 2), 3, (SUM,), selection_share=0.2),
+        Setting("threshold", ContributionBounds(4, 4, 2), 3, (SUM,), selection_share=0.2),
         Placement(1, ((1, 0, 28), (3, 0, 28)), ((1, 0, 3), (2, 0, 3), (3, 0, 1))),
         trials=30_000,
         floor=0.25,
@@ -127,7 +131,7 @@ EDGE_TRIALS = 40_000
 def edge_plan(release: str, selections: int = 6, spending: Spending = "even") -> Plan:
     setting = Setting(
         release,  # type: ignore[arg-type]
-        Caps(6, 1, selections),
+        ContributionBounds(6, 1, selections),
         5,
         (SUM,),
         minimum=1,
@@ -174,7 +178,9 @@ def test_a_target_at_the_edge_is_given_away_no_more_often_than_paid_for(
 @pytest.mark.parametrize("spending", ["even", "late"])
 def test_votes_at_the_edges_of_two_rounds_are_paid_for_twice(spending: Spending) -> None:
     """Alone, then released by others, then alone in the next round: at most Cs beta together."""
-    setting = Setting("threshold", Caps(2, 2, 2), 4, (SUM,), selection_spending=spending)
+    setting = Setting(
+        "threshold", ContributionBounds(2, 2, 2), 4, (SUM,), selection_spending=spending
+    )
     plan = honest_plan(setting, 0)
     placement = Placement(1, ((2, 0, 50),), ((1, 0, 1), (3, 0, 1)))
     low, high = failure(plan, placement, 20_000, [(1, 0), (3, 0), (4, 0)])
@@ -229,7 +235,9 @@ def test_doubled_caps_are_convicted(name: str) -> None:
 def test_a_doubled_cap_per_key_is_convicted() -> None:
     """The records per unit stay; twice as many of them may go to one key."""
     trials, placement = 60_000, Placement(2, (), ((1, 0, 9), (1, 1, 9)))
-    plan = honest_plan(Setting("every_trigger", Caps(8, 4, 1), 3, (SUM,), public=True), 2 * trials)
+    plan = honest_plan(
+        Setting("every_trigger", ContributionBounds(8, 4, 1), 3, (SUM,), public=True), 2 * trials
+    )
     assert not audit(plan, placement, trials).convicted
     verdict = audit(with_caps(plan, records_per_key=8), placement, trials)
     assert verdict.convicted, verdict

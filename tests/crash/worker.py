@@ -23,15 +23,15 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.accounting.model import CalibratedProcess, Process
+from dpsqlp.core import Core
 from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.engines.script import open_engine
-from dpsqlp.engines.together import run_together
 from dpsqlp.errors import DpsqlpError
 from dpsqlp.sql import compile_script
 from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.state import shards
 from dpsqlp.state.storage import LocalDisk, LocalStorage
-from dpsqlp.trigger import Pipeline
 from plans import COUNT, SECRET, make_plan
 from state.disks import FakeDisk
 from state.sealing import opened_journal
@@ -102,7 +102,7 @@ def run(command: dict[str, Any]) -> None:
             (folder / "holds").touch()
             signal.pause()
         if clock is None:
-            run_together({"t": engine}, threading.Event(), lambda *_: None)
+            run_side_by_side({"t": engine}, threading.Event(), lambda *_: None)
         else:
             _run_due(engine)
         engine.close()
@@ -136,10 +136,10 @@ def warm() -> None:
         (pa.array([1.0, None, 2.0]),),
     )
     for trigger in range(1, 9):
-        core = Pipeline(plan, SECRET)
+        core = Core(plan, SECRET)
         log = opened_journal(storage, core, SECRET, 2)
         state = log.load()
-        step = core.step(state, core.admit(batch, trigger))
+        step = core.compute(state, core.admit(batch, trigger))
         log.commit(log.save(state, step), b"", None)
 
 

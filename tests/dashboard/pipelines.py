@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.dashboard.kept import Kept
+from dpsqlp.dashboard.archive import Kept
 from dpsqlp.engines.script import open_engine
 from dpsqlp.sinks.base import make_sink
 from dpsqlp.sql import compile_script

@@ -20,9 +20,9 @@ from dpsqlp.dashboard import history as history_module
 from dpsqlp.dashboard.about import About
 from dpsqlp.dashboard.answers import Answers
 from dpsqlp.dashboard.app import make_app
+from dpsqlp.dashboard.archive import Kept
 from dpsqlp.dashboard.guard import Policy
 from dpsqlp.dashboard.history import History
-from dpsqlp.dashboard.kept import Kept
 from dpsqlp.dashboard.origins import ParquetFolder, find_origins
 from dpsqlp.dashboard.release import identify
 from dpsqlp.dashboard.statement import guess_percent

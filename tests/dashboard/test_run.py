@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from dashboard.asking import fetch
 from dashboard.pipelines import ADDRESS, COMMAND, LIVE, live_run
 from dpsqlp.cli.app import app
-from dpsqlp.dashboard import process, prompt
-from dpsqlp.dashboard.watching import Watching
+from dpsqlp.dashboard import process, request_timeout
+from dpsqlp.dashboard.attach import Watching
 from dpsqlp.errors import PlanError
 from processes import WAIT_SECONDS, descendants, kill, started, until
 
@@ -191,14 +191,14 @@ def test_a_token_that_is_set_but_empty_is_refused(
 
 def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor who asks letter by letter, first or later on a connection."""
-    made: list[prompt.PromptProtocol] = []
+    made: list[request_timeout.TimeoutProtocol] = []
 
-    class Seen(prompt.PromptProtocol):
+    class Seen(request_timeout.TimeoutProtocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             made.append(self)
 
-    monkeypatch.setattr(prompt, "PromptProtocol", Seen)
+    monkeypatch.setattr(request_timeout, "TimeoutProtocol", Seen)
     ended = threading.Event()
     request = b"HEAD / HTTP/1.1\r\nHost: localhost\r\n"
     settings = process.Settings(str(ran / "state"), port=0)
@@ -215,7 +215,7 @@ def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.Monke
                     raw.sendall(request + b"\r\n")
                     assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
                     until(lambda: made[-1]._deadline is None)  # it is not awaited
-            monkeypatch.setattr(prompt, "HEAD_SECONDS", 0.5)
+            monkeypatch.setattr(request_timeout, "HEAD_SECONDS", 0.5)
             for before, sent in ((b"", b""), (b"", request), (request + b"\r\n", request)):
                 with socket.create_connection(where, timeout=WAIT_SECONDS) as raw:
                     if before:

@@ -27,12 +27,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.engines.rows import RowQuery
+from dpsqlp.engines.row_query import RowQuery
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SqlError
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.database import bad_function
-from dpsqlp.sql.growth import unbounded
+from dpsqlp.sql.row_limits import unbounded
 from running import SECRET, Collected, FakeClock, made, step
 
 MEMORY_BYTES = 12 << 30

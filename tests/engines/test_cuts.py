@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import slow
-from dpsqlp.cli.inspection import inspection
+from dpsqlp.cli.inspect import inspection
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SourceError, StateError
 from running import (

@@ -17,7 +17,7 @@ import pytest
 from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import Progress, micro_batch, serialise
 from dpsqlp.engines.local import LocalEngine
-from dpsqlp.engines.together import run_together
+from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, SourceError, SqlError, TriggerError, UnavailableError
 from dpsqlp.sinks.base import Sink
@@ -311,7 +311,7 @@ def test_no_window_ends_after_its_triggers(tmp_path: Path) -> None:
 
 
 def test_a_unit_may_contribute_again_in_its_next_period(tmp_path: Path) -> None:
-    """Caps are per unit and period; a period's state goes when its records can no longer come."""
+    """Bounds are per unit and period; a period's state goes when its records can no longer come."""
     options = ", privacy_unit_period = INTERVAL 1 HOUR"
     sql = script(source=PUSHED, options=options)
     batches = {
@@ -391,7 +391,7 @@ def test_a_stop_ends_after_the_trigger(tmp_path: Path) -> None:
     engine = made(tmp_path, script(source=PUSHED, emit="EMIT EVERY INTERVAL 15 MINUTES"))
     threading.Timer(0.05, stop.set).start()
     ran: list[Any] = []
-    run_together({"t": engine}, stop, lambda *it: ran.append(it))
+    run_side_by_side({"t": engine}, stop, lambda *it: ran.append(it))
     engine.close()
     assert ran == []
     assert engine.cuts.waiting == []
@@ -445,7 +445,7 @@ def test_a_server_that_is_away_is_asked_again(tmp_path: Path) -> None:
     }
     said: list[tuple[str, type]] = []
     clock.expect(1)  # the other has nothing to wait for
-    run_together(engines, threading.Event(), lambda *it: said.append((it[0], type(it[1]))))
+    run_side_by_side(engines, threading.Event(), lambda *it: said.append((it[0], type(it[1]))))
     for engine in engines.values():
         engine.close()
     assert said.count(("away", UnavailableError)) == 3

@@ -12,8 +12,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from dpsqlp.engines import rows as rows_module
-from dpsqlp.engines.rows import RowQuery
+from dpsqlp.engines import row_query as rows_module
+from dpsqlp.engines.row_query import RowQuery
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import show

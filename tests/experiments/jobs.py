@@ -6,7 +6,7 @@ import os
 import signal
 
 from dpsqlp.errors import PlanError
-from dpsqlp.experiments.apart import Tell, peak_memory_bytes
+from dpsqlp.experiments.subprocesses import Tell, peak_memory_bytes
 
 
 def count(size: int, tell: Tell) -> int:

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsqlp.cli.app import app
-from dpsqlp.experiments import apart, industry, plots
+from dpsqlp.experiments import industry, plots, subprocesses
 from dpsqlp.experiments.data import write_day
 from processes import WAIT_SECONDS, started, until
 
@@ -42,7 +42,9 @@ def answer(*words: str | Path) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process for each run would load the kernels each time."""
-    monkeypatch.setattr(apart, "apart", lambda work, *arguments, tell: work(*arguments, tell))
+    monkeypatch.setattr(
+        subprocesses, "run_in_subprocess", lambda work, *arguments, tell: work(*arguments, tell)
+    )
     monkeypatch.setattr(industry, "SHOPPING_TRIGGERS", 6)
     monkeypatch.setattr(industry, "TRENDS_TRIGGERS", 6)
 

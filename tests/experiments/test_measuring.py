@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.special import ndtr
 
-from dpsqlp.accounting import Caps, delta_of, epsilon_spent, paper_calibration
-from dpsqlp.engines.pipeline import create_pipeline, description
+from dpsqlp.accounting import ContributionBounds, delta_of, epsilon_spent, paper_calibration
+from dpsqlp.engines.instance import create_instance, description
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError, SourceError, StateError
-from dpsqlp.experiments import apart
+from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.data import DAY_US, START_US, write_day, write_part, write_visits
 from dpsqlp.experiments.histogram import Errors, errors, last_releases, true_histogram
 from dpsqlp.experiments.industry import equivalent_threshold, thresholds
@@ -98,24 +98,34 @@ def test_the_presets_are_what_they_say() -> None:
         processes=[calibrated.process for calibrated in plan.calibration.processes],
     )
     assert plan.calibration == published
-    assert (plan.release, plan.caps, plan.mechanism) == ("threshold", Caps(32, 32, 32), Tree(100))
+    assert (plan.release, plan.caps, plan.mechanism) == (
+        "threshold",
+        ContributionBounds(32, 32, 32),
+        Tree(100),
+    )
     ours = plan_of(query_of(tree, 100), tree)
-    assert (ours.release, ours.caps, ours.mechanism) == ("threshold", Caps(32, 32, 32), Tree(100))
+    assert (ours.release, ours.caps, ours.mechanism) == (
+        "threshold",
+        ContributionBounds(32, 32, 32),
+        Tree(100),
+    )
     assert ours.calibration.nu > published.nu  # less noise for the same epsilon
     tuned = plan_of(query_of(best, 100), best)
-    assert tuned.caps == Caps(32, 2, 2)
+    assert tuned.caps == ContributionBounds(32, 2, 2)
     for promised in (ours, tuned):
         spent = epsilon_spent(
             promised.calibration, promised.caps, promised.mechanism, promised.release
         )
         assert 5.9 < spent <= 6.0
-    assert preset("best", 6.0, 1e-9, 2).caps == Caps(2, 2, 2)
+    assert preset("best", 6.0, 1e-9, 2).caps == ContributionBounds(2, 2, 2)
 
 
 def test_options_reach_the_query() -> None:
-    options = Options(2.0, 1e-10, Caps(3, 2, 1), minimum=50, unit="(user_id, key)", counts=False)
+    options = Options(
+        2.0, 1e-10, ContributionBounds(3, 2, 1), minimum=50, unit="(user_id, key)", counts=False
+    )
     query = query_of(options, 96)
-    assert (query.epsilon, query.delta, query.caps) == (2.0, 1e-10, Caps(3, 2, 1))
+    assert (query.epsilon, query.delta, query.caps) == (2.0, 1e-10, ContributionBounds(3, 2, 1))
     assert (query.minimum, query.triggers, query.processes) == (50, 96, ())
     assert query.unit_names == ("user_id", "key")
     best = query_of(preset("best", 6.0, 1e-9, 32), 100)
@@ -126,7 +136,7 @@ def test_options_reach_the_query() -> None:
 @pytest.mark.parametrize(("epsilon", "mean"), [(1.0, 97), (3.0, 35), (10.0, 13)])
 def test_shopping_thresholds_are_below_the_paper_s(epsilon: float, mean: float) -> None:
     """Against an independent computation, without the rounding up (half a user on average)."""
-    options = Options(epsilon, 1e-9, Caps(1, 1, 1), counts=False)
+    options = Options(epsilon, 1e-9, ContributionBounds(1, 1, 1), counts=False)
     limits = thresholds(DAY, options, 150)
     assert np.mean(limits) == pytest.approx(mean + 0.5, abs=1.0)
 
@@ -172,7 +182,7 @@ def test_a_run_uses_the_preset_s_plan_from_files_to_files(tmp_path: Path) -> Non
         open_engine(sink, state=work / "state", secret=work / "secret", folder=work)
     storage = SealedStorage(LocalStorage(work / "state" / "counts"))
     with pytest.raises(StateError, match="others are there"):
-        create_pipeline(storage, sink.query, plan, bytes(32), 0, 2)
+        create_instance(storage, sink.query, plan, bytes(32), 0, 2)
 
 
 def test_composition_is_that_of_all_outcomes() -> None:
@@ -282,16 +292,18 @@ def test_scale_extrapolates_in_a_straight_line() -> None:
 def test_work_apart_reports_answers_and_refuses() -> None:
     told: list[tuple[int, int]] = []
     tell = lambda *done: told.append(done)  # noqa: E731
-    assert apart.apart(jobs.count, 2, tell=tell) != os.getpid()
+    assert subprocesses.run_in_subprocess(jobs.count, 2, tell=tell) != os.getpid()
     assert told == [(1, 2), (2, 2)]
     with pytest.raises(DpsqlpError, match=r"It cannot be promised\."):
-        apart.apart(jobs.refuse, tell=tell)
+        subprocesses.run_in_subprocess(jobs.refuse, tell=tell)
     with pytest.raises(DpsqlpError, match="code 9"):
-        apart.apart(jobs.vanish, tell=tell)
-    assert apart.apart(jobs.interrupted, tell=tell) == "went on"  # Ctrl-C is its parent's
+        subprocesses.run_in_subprocess(jobs.vanish, tell=tell)
+    assert (
+        subprocesses.run_in_subprocess(jobs.interrupted, tell=tell) == "went on"
+    )  # Ctrl-C is its parent's
 
 
 def test_memory_is_the_run_s_own_not_its_parent_s() -> None:
     ballast = np.ones(1 << 26)  # half a gigabyte, touched
-    assert apart.peak_memory_bytes() > ballast.nbytes
-    assert apart.apart(jobs.peak, tell=lambda *done: None) < ballast.nbytes
+    assert subprocesses.peak_memory_bytes() > ballast.nbytes
+    assert subprocesses.run_in_subprocess(jobs.peak, tell=lambda *done: None) < ballast.nbytes

@@ -11,7 +11,7 @@ import pytest
 
 import dpsqlp.spark
 from dpsqlp.engines.script import open_engine, open_spark_engine
-from dpsqlp.engines.spark.topics import SparkKafka, java_settings
+from dpsqlp.engines.spark.kafka import SparkKafka, java_settings
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, SourceError
 from dpsqlp.sql import compile_script

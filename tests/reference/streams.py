@@ -16,15 +16,15 @@ from dpsqlp.accounting.model import (
     SELECTION,
     CalibratedProcess,
     Calibration,
-    Caps,
+    ContributionBounds,
     Process,
     Selection,
 )
+from dpsqlp.core import Core, State, TriggerRelease
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
-from dpsqlp.plan import Grid, Plan
+from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.batch import MicroBatch
-from dpsqlp.trigger import Pipeline, Releases, State
 from twin import Row, Twin, canonical
 
 SECRET = Secret(bytes(range(32)), bytes(range(16)))
@@ -56,11 +56,11 @@ class Stream:
 def plans(draw: st.DrawFn, kind: str | None = None, release: str | None = None) -> Plan:
     triggers = draw(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9]))
     stride = draw(st.sampled_from([None, 1, 2, triggers]))
-    periods = draw(st.sampled_from([None, None, Grid(triggers + 1, 2)]))
+    periods = draw(st.sampled_from([None, None, WindowSchedule(triggers + 1, 2)]))
     release = release or draw(st.sampled_from(["every_trigger", "threshold"]))
     records = draw(st.sampled_from([1, 2, 3, 6, 12, 20]))
     least = [1, 2, (records + 1) // 2, records]
-    caps = Caps(
+    caps = ContributionBounds(
         records,
         min(records, draw(st.sampled_from(least))),
         min(records, draw(st.sampled_from(least))),
@@ -92,7 +92,7 @@ def plans(draw: st.DrawFn, kind: str | None = None, release: str | None = None) 
         query="random",
         unit_kinds=("integer",),
         key_kinds=("text",),
-        windows=Grid(triggers, stride),
+        windows=WindowSchedule(triggers, stride),
         periods=periods,
         release=release,
         caps=caps,
@@ -149,12 +149,12 @@ def micro_batch(plan: Plan, rows: tuple[Row, ...]) -> MicroBatch:
     )
 
 
-def rows_of(releases: Releases) -> list[tuple[int, int, bytes, tuple[int, ...]]]:
+def rows_of(releases: TriggerRelease) -> list[tuple[int, int, bytes, tuple[int, ...]]]:
     return [
         (int(window), int(index), key, tuple(values))
         for window, index, key, values in zip(
             releases.window,
-            releases.index,
+            releases.step,
             releases.key_text.to_arrow().to_pylist(),
             releases.values.tolist(),
             strict=True,
@@ -165,7 +165,7 @@ def rows_of(releases: Releases) -> list[tuple[int, int, bytes, tuple[int, ...]]]
 def run_core(
     stream: Stream, shards: int = 1, batch: Callable[..., MicroBatch] | None = None
 ) -> list[Any]:
-    pipeline, state = Pipeline(stream.plan, SECRET), State(shards)
+    pipeline, state = Core(stream.plan, SECRET), State(shards)
     made = batch or partial(micro_batch, stream.plan)
     return [
         rows_of(pipeline.run(state, made(rows), trigger))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsqlp.trigger import Pipeline, State
+from dpsqlp.core import Core, State
 from reference.streams import SECRET, Stream, micro_batch, rows_of, run_core, run_twin, streams
 from support.quick import QUICK
 
@@ -39,10 +39,10 @@ def test_order_within_a_micro_batch_does_not_matter(stream: Stream, data: st.Dat
 def test_shards_in_threads_change_nothing(stream: Stream) -> None:
     """Five shards in four threads release what one shard does."""
     with ThreadPoolExecutor(4) as threads:
-        pipeline, state = Pipeline(stream.plan, SECRET), State(5)
+        pipeline, state = Core(stream.plan, SECRET), State(5)
         released = [
             rows_of(
-                pipeline.step(
+                pipeline.compute(
                     state, pipeline.admit(micro_batch(stream.plan, rows), trigger), threads.map
                 ).releases
             )

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from dpsqlp.engines.spark import tasks
 from dpsqlp.engines.spark.engine import SparkEngine
-from dpsqlp.engines.spark.sources import SparkFiles
+from dpsqlp.engines.spark.files import SparkFiles
 from dpsqlp.sql import connect
-from dpsqlp.stages.route import unit_homes
+from dpsqlp.stages.route import unit_shard_hashes
 from dpsqlp.state.journal import Intent
 from running import START, FakeClock
 from spark.pairs import Kept, make_query
@@ -78,7 +78,7 @@ class Frame:
     def selectExpr(self, *_: str) -> Frame:  # noqa: N802
         """With the column `shard`, of a unit that is a text."""
         unit = self.rows.column("unit_0").combine_chunks().fill_null("")
-        homes = unit_homes([unit], len(self.rows)).tolist()
+        homes = unit_shard_hashes([unit], len(self.rows)).tolist()
         found = [self.executors.home(home, self.shards) for home in homes]
         return replace(self, rows=self.rows.append_column("shard", pa.array(found, pa.int32())))
 

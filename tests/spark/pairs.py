@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from dpsqlp.engines.engine import Engine, serialise
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.spark.engine import SparkEngine
-from dpsqlp.engines.spark.sources import SparkFiles
+from dpsqlp.engines.spark.files import SparkFiles
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpsqlp.engines.spark.files import SparkFiles
 from dpsqlp.engines.spark.session import configure, prepared
-from dpsqlp.engines.spark.sources import SparkFiles
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script, connect

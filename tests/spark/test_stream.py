@@ -22,7 +22,7 @@ import dpsqlp.spark
 from dpsqlp.engines.clock import SystemClock
 from dpsqlp.engines.engine import serialise
 from dpsqlp.engines.local import LocalEngine
-from dpsqlp.engines.spark.sources import SparkFiles, as_declared
+from dpsqlp.engines.spark.files import SparkFiles, as_declared
 from dpsqlp.engines.spark.stream import Batches, ticking
 from dpsqlp.errors import PlanError, SourceError, TriggerError
 from dpsqlp.sources.pushed import PushedSource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpsqlp.accounting import Caps
+from dpsqlp.accounting import ContributionBounds
 from dpsqlp.sql import Query, compile_script
 
 
@@ -20,20 +20,22 @@ def query(select: str, options: str) -> Query:
     return sink.query
 
 
-def caps(select: str, options: str) -> Caps:
+def caps(select: str, options: str) -> ContributionBounds:
     return query(select, options).caps
 
 
 @pytest.mark.parametrize(("rows", "votes"), [(1, 1), (2, 2), (4, 2), (5, 3), (32, 6), (100, 10)])
 def test_votes_are_the_root_of_rows(rows: int, votes: int) -> None:
-    assert caps("k, COUNT(*)", f"max_rows_contributed = {rows}") == Caps(rows, rows, votes)
+    assert caps("k, COUNT(*)", f"max_rows_contributed = {rows}") == ContributionBounds(
+        rows, rows, votes
+    )
 
 
 def test_a_count_of_units_leaves_out_none() -> None:
     select = "k, COUNT(DISTINCT u)"
-    assert caps(select, "max_rows_contributed = 32") == Caps(32, 32, 32)
+    assert caps(select, "max_rows_contributed = 32") == ContributionBounds(32, 32, 32)
     given = "max_rows_contributed = 32, max_selections_contributed = 5"
-    assert caps(select, given) == Caps(32, 32, 5)
+    assert caps(select, given) == ContributionBounds(32, 32, 5)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from dpsqlp.errors import SqlError
 from dpsqlp.sql import Query, compile_script, connect
-from dpsqlp.sql.growth import BYTES_MAX, ROWS_MAX
+from dpsqlp.sql.row_limits import BYTES_MAX, ROWS_MAX
 
 COLUMNS = "unit BIGINT, k TEXT, n BIGINT, x DOUBLE, l TEXT[], m BIGINT[], j JSON, b BLOB"
 OF_ANY_LENGTH = [

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpsqlp.core import Core, State
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SqlError, StateError
 from dpsqlp.plan import Plan
 from dpsqlp.sql import compile_script, connect, make_plan, standard_deviations, total
 from dpsqlp.stages.batch import MicroBatch
-from dpsqlp.trigger import Pipeline, State
 from sql.scripts import SOURCE, query, sink
 
 
@@ -96,7 +96,7 @@ def test_a_query_runs_through_the_core() -> None:
     rows = connection.sql(compiled.row_sql).to_arrow_table().combine_chunks()
     plan = make_plan(compiled)
     column = {name: rows.column(name).combine_chunks() for name in rows.column_names}
-    pipeline = Pipeline(plan, Secret(bytes(range(32)), bytes(16)))
+    pipeline = Core(plan, Secret(bytes(range(32)), bytes(16)))
     values = tuple(column[f"value_{n}"] for n in range(plan.value_columns))
     releases = pipeline.run(
         State(1),

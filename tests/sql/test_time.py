@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsqlp.plan import Grid
+from dpsqlp.plan import WindowSchedule
 from dpsqlp.sql import Emit, Hop, Query, Tumble, connect
 from dpsqlp.sql.plan import period_grid, window_grid
 from sql.scripts import query
@@ -39,14 +39,14 @@ HOUR = DAY // 24
 def test_triggers_and_stride(group: str, emit: str, triggers: int, stride: int) -> None:
     """T = (window + lateness) / interval; windows follow each other by the hop."""
     compiled = query(group=f"GROUP BY c, {group}", emit=f"EMIT EVERY {emit}")
-    assert window_grid(compiled) == Grid(triggers, stride)
+    assert window_grid(compiled) == WindowSchedule(triggers, stride)
     assert compiled.triggers == triggers
 
 
 def test_no_window() -> None:
     """FOR n TRIGGERS is T of the one window."""
     compiled = query(group="GROUP BY c", emit="EMIT EVERY INTERVAL 1 HOUR FOR 5 TRIGGERS")
-    assert window_grid(compiled) == Grid(5, None)
+    assert window_grid(compiled) == WindowSchedule(5, None)
     assert period_grid(compiled) is None
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsqlp.accounting.model import Caps
+from dpsqlp.accounting.model import ContributionBounds
+from dpsqlp.core import Core, State
 from dpsqlp.errors import BatchError, PlanError, TriggerError
-from dpsqlp.plan import Grid
-from dpsqlp.trigger import Pipeline, State
+from dpsqlp.plan import WindowSchedule
 from plans import COUNT, SECRET, make_batch, make_plan, readable, run, snapshot, total
 
 GOOD = make_batch([(1, 7, 0, 0), (2, 7, 0, 0)])
@@ -26,7 +26,7 @@ def test_an_empty_micro_batch_is_a_trigger_like_any_other() -> None:
 @pytest.mark.parametrize("trigger", [1, 3, 0, -1, 5])
 def test_a_trigger_out_of_turn_is_refused(trigger: int) -> None:
     """After trigger 1 only trigger 2 may run; the state stays as it was."""
-    pipeline, state = Pipeline(make_plan(4), SECRET), State()
+    pipeline, state = Core(make_plan(4), SECRET), State()
     pipeline.run(state, GOOD, 1)
     before = snapshot(state)
     with pytest.raises(TriggerError, match="Trigger 2 is next"):
@@ -36,7 +36,7 @@ def test_a_trigger_out_of_turn_is_refused(trigger: int) -> None:
 
 def test_more_triggers_than_paid_for_are_refused() -> None:
     """Trigger T + 1 of a stream without windows does not run."""
-    pipeline, state = Pipeline(make_plan(1), SECRET), State()
+    pipeline, state = Core(make_plan(1), SECRET), State()
     assert readable(pipeline.run(state, GOOD, 1)) == [(0, 7, (2,))]
     with pytest.raises(TriggerError, match="pays for triggers 1 to 1"):
         pipeline.run(state, GOOD, 2)
@@ -61,7 +61,7 @@ def test_more_triggers_than_paid_for_are_refused() -> None:
 )
 def test_a_micro_batch_of_another_schema_is_refused(change: dict[str, object], names: str) -> None:
     """The error names the column and the state stays as it was."""
-    pipeline, state = Pipeline(make_plan(4), SECRET), State()
+    pipeline, state = Core(make_plan(4), SECRET), State()
     pipeline.run(state, GOOD, 1)
     before = snapshot(state)
     with pytest.raises(BatchError, match=names):
@@ -72,7 +72,7 @@ def test_a_micro_batch_of_another_schema_is_refused(change: dict[str, object], n
 
 def test_a_value_column_must_be_numeric() -> None:
     """Text is not summed."""
-    pipeline = Pipeline(make_plan(1, processes=[total(0, 1)]), SECRET)
+    pipeline = Core(make_plan(1, processes=[total(0, 1)]), SECRET)
     with pytest.raises(BatchError, match="numeric"):
         pipeline.run(State(), make_batch([(1, 7, 0, 0, "a")]), 1)
 
@@ -105,7 +105,7 @@ def test_null_units_are_dropped_and_null_keys_are_a_group(
     kind: str, arrow: pa.DataType, unit: object
 ) -> None:
     """A record without a unit cannot be bounded; a null key is a key."""
-    pipeline = Pipeline(replace(make_plan(1), unit_kinds=(kind,)), SECRET)
+    pipeline = Core(replace(make_plan(1), unit_kinds=(kind,)), SECRET)
     batch = make_batch([(0, 7, 0, 0), (1, None, 0, 0)])
     batch = replace(batch, unit=(pa.array([None, unit], arrow),))
     releases = pipeline.run(State(), batch, 1)
@@ -154,7 +154,7 @@ def test_one_giant_key_counts_every_unit_once() -> None:
 
 def test_sums_wrap_modulo_two_to_the_64() -> None:
     """Totals past int64 wrap instead of saturating: a homomorphism."""
-    pipeline, state = Pipeline(make_plan(2), SECRET), State()
+    pipeline, state = Core(make_plan(2), SECRET), State()
     pipeline.run(state, GOOD, 1)
     state.keys[0][0].totals[0, 0] = 2**63 - 1
     assert readable(pipeline.run(state, make_batch([(3, 7, 0, 0)]), 2)) == [(0, 7, (-(2**63),))]
@@ -163,13 +163,13 @@ def test_sums_wrap_modulo_two_to_the_64() -> None:
 @pytest.mark.parametrize(
     ("change", "names"),
     [
-        ({"caps": Caps(2**20, 2**20, 1), "windows": Grid(4, 4)}, None),
-        ({"caps": Caps(2**31, 2**31, 1)}, "32 bits"),
-        ({"caps": Caps(1, 0, 1)}, "cap"),
-        ({"caps": Caps(2**32, 1, 1)}, "cap"),
-        ({"windows": Grid(5)}, "triggers"),
-        ({"periods": Grid(4)}, "period"),
-        ({"periods": Grid(2, 3)}, "period"),
+        ({"caps": ContributionBounds(2**20, 2**20, 1), "windows": WindowSchedule(4, 4)}, None),
+        ({"caps": ContributionBounds(2**31, 2**31, 1)}, "32 bits"),
+        ({"caps": ContributionBounds(1, 0, 1)}, "cap"),
+        ({"caps": ContributionBounds(2**32, 1, 1)}, "cap"),
+        ({"windows": WindowSchedule(5)}, "triggers"),
+        ({"periods": WindowSchedule(4)}, "period"),
+        ({"periods": WindowSchedule(2, 3)}, "period"),
         ({"public_keys": ()}, "public"),
         ({"calibration": None}, None),
     ],
@@ -198,9 +198,9 @@ def test_the_fingerprint_sees_the_last_bit_of_every_number() -> None:
     [process] = calibration.processes
     changed = [
         replace(plan, query="other"),
-        replace(plan, caps=Caps(100, 100, 99)),
+        replace(plan, caps=ContributionBounds(100, 100, 99)),
         replace(plan, release="threshold"),
-        replace(plan, windows=Grid(4, 4)),
+        replace(plan, windows=WindowSchedule(4, 4)),
         *(
             replace(plan, calibration=replace(calibration, **change))
             for change in (

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from dpsqlp.core import Core
 from dpsqlp.stages.batch import Records, admit
 from dpsqlp.stages.bound import bound
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.tables.units import UnitTable
-from dpsqlp.trigger import Pipeline
 from plans import SECRET, make_batch, make_plan
 from reference.streams import Stream, micro_batch, run_core, run_twin, streams
 from twin import Row
@@ -55,7 +55,7 @@ def crafted(tag: int, low: int, window: int, index: int) -> tuple[int, int, int]
 
 def records(pairs: list[tuple[int, int, int]]) -> Records:
     plan = make_plan(100, stride=1)
-    pipeline = Pipeline(plan, SECRET)
+    pipeline = Core(plan, SECRET)
     batch = make_batch([(1, n, 0, n) for n in range(len(pairs))])
     admitted = admit(plan, batch, 1, pipeline.units, pipeline.keys, None)
     words = np.array([[n, word] for n, (word, _, _) in enumerate(pairs)], np.uint64)
@@ -63,7 +63,7 @@ def records(pairs: list[tuple[int, int, int]]) -> Records:
         admitted,
         key=words,
         window=np.array([window for _, window, _ in pairs]),
-        index=np.array([index for _, _, index in pairs]),
+        step=np.array([index for _, _, index in pairs]),
     )
 
 
@@ -78,11 +78,11 @@ def test_colliding_tags_drop_more_and_never_count_twice() -> None:
     table = UnitTable()
     old, young = crafted(5, 1, 0, 90), crafted(5, 2, 80, 10)
     first = bound(plan, table, records([old, young]), *all_of(2))
-    assert (first.votes.tolist(), first.prev.tolist()) == ([1, 0], [0, 0])
-    # Were the younger window's index 10 taken for the last vote, this one would carry prev = 10
-    # and count a second time in a round that began at 20.
+    assert (first.votes.tolist(), first.last_vote_step.tolist()) == ([1, 0], [0, 0])
+    # Were the younger window's step 10 taken for the last vote, this one would carry
+    # last_vote_step = 10 and count a second time in a round that began at 20.
     again = bound(plan, table, records([crafted(5, 1, 0, 91)]), *all_of(1))
-    assert (again.votes.tolist(), again.prev.tolist()) == ([1], [90])
+    assert (again.votes.tolist(), again.last_vote_step.tolist()) == ([1], [90])
     strict = replace(plan, caps=replace(plan.caps, records_per_key=2))
     crowded = bound(strict, UnitTable(), records([old, young, old]), *all_of(3))
     assert len(crowded.kept) == 2
@@ -100,7 +100,7 @@ def test_id_zero_and_the_first_tag_are_like_any_other() -> None:
 @given(stream=streams(), data=st.data())
 def test_partial_groups_merge_to_the_same(stream: Stream, data: st.DataObject) -> None:
     """However a micro-batch is split for combining, merging gives the same groups."""
-    pipeline = Pipeline(stream.plan, SECRET)
+    pipeline = Core(stream.plan, SECRET)
     table = UnitTable()
     for trigger, rows in enumerate(stream.batches, stream.first):
         admitted = admit(
@@ -123,7 +123,7 @@ def test_partial_groups_merge_to_the_same(stream: Stream, data: st.DataObject) -
                     bounded,
                     kept=bounded.kept[home == part],
                     votes=bounded.votes[home == part],
-                    prev=bounded.prev[home == part],
+                    last_vote_step=bounded.last_vote_step[home == part],
                     distinct=bounded.distinct[home == part],
                 ),
             )
@@ -145,7 +145,7 @@ def contents(groups: Groups) -> list[tuple[object, ...]]:
         zip(
             groups.key_text.take(groups.text).to_arrow().to_pylist(),
             groups.window.tolist(),
-            groups.prev.tolist(),
+            groups.last_vote_step.tolist(),
             groups.votes.tolist(),
             map(tuple, groups.values.tolist()),
             strict=True,

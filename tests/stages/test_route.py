@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dpsqlp.stages.route import SEED, unit_homes
+from dpsqlp.stages.route import SEED, unit_shard_hashes
 
 # What Spark 4.3 says: SELECT xxhash64(...).
 SPARK = {
@@ -16,7 +16,7 @@ SPARK = {
 
 
 def homes(*columns: list[object]) -> list[int]:
-    return unit_homes([pa.array(column) for column in columns], len(columns[0])).tolist()
+    return unit_shard_hashes([pa.array(column) for column in columns], len(columns[0])).tolist()
 
 
 def test_it_is_sparks_xxhash64() -> None:
@@ -28,12 +28,12 @@ def test_layouts_do_not_show() -> None:
     numbers, texts = [0, 5, 127], ["", "é" * 40, "abcdefgh"]
     for layout in (pa.int8(), pa.uint16(), pa.int64()):
         column = pa.array(numbers, layout)
-        assert unit_homes([column], 3).tolist() == homes(numbers)
+        assert unit_shard_hashes([column], 3).tolist() == homes(numbers)
     for layout in (pa.large_string(), pa.string_view(), pa.binary()):
         column = pa.array(texts, pa.string()).cast(layout)
-        assert unit_homes([column], 3).tolist() == homes(texts)
+        assert unit_shard_hashes([column], 3).tolist() == homes(texts)
     sliced = pa.array(["x", *texts, "y"]).slice(1, 3)
-    assert unit_homes([sliced], 3).tolist() == homes(texts)
+    assert unit_shard_hashes([sliced], 3).tolist() == homes(texts)
 
 
 def test_other_types_take_no_part() -> None:

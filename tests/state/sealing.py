@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpsqlp.engines.pipeline import read_pipeline
+from dpsqlp.core import Core
+from dpsqlp.engines.instance import read_instance
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.state.journal import MANIFEST, Journal, Manifest, begin_journal, read_manifest
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage, Storage
-from dpsqlp.trigger import Pipeline
 
 
 def unlocked(storage: Storage, secret: Secret) -> SealedStorage:
@@ -19,7 +19,7 @@ def unlocked(storage: Storage, secret: Secret) -> SealedStorage:
     return sealed
 
 
-def opened_journal(storage: Storage, pipeline: Pipeline, secret: Secret, shards: int) -> Journal:
+def opened_journal(storage: Storage, pipeline: Core, secret: Secret, shards: int) -> Journal:
     """The journal in a storage; begun, as a pipeline's creation does, if there is none."""
     sealed = unlocked(storage, secret)
     if MANIFEST not in sealed.list():
@@ -30,7 +30,7 @@ def opened_journal(storage: Storage, pipeline: Pipeline, secret: Secret, shards:
 def opened_folder(folder: Path, key: bytes) -> SealedStorage:
     """The folder of a pipeline that is there."""
     sealed = SealedStorage(LocalStorage(folder))
-    assert read_pipeline(sealed, key) is not None
+    assert read_instance(sealed, key) is not None
     return sealed
 
 

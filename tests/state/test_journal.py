@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpsqlp.core import Core
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
 from dpsqlp.state import shards as shards_module
 from dpsqlp.state.journal import Intent
 from dpsqlp.state.storage import LocalStorage, Storage
-from dpsqlp.trigger import Pipeline
 from plans import COUNT, SECRET, make_batch, make_plan
 from reference.streams import Stream, micro_batch, rows_of, run_core, streams
 from state.disks import Crash, FakeDisk
@@ -38,7 +38,7 @@ def run_to_end(
     plan: Plan, batches: list[Any], first: int, storage: Storage, emit: Callable[..., None]
 ) -> None:
     """What an engine does, from whatever state it finds."""
-    pipeline = Pipeline(plan, SECRET)
+    pipeline = Core(plan, SECRET)
     journal = opened_journal(storage, pipeline, SECRET, 2)
     state = journal.load()
     if journal.manifest.trigger is not None:
@@ -48,7 +48,7 @@ def run_to_end(
         intent = journal.pending()
         assert intent is None or intent.trigger == trigger
         journal.intend(Intent(trigger, {"batch": trigger - first}))
-        step = pipeline.step(state, pipeline.admit(batches[trigger - first], trigger))
+        step = pipeline.compute(state, pipeline.admit(batches[trigger - first], trigger))
         released = repr(rows_of(step.releases)).encode()
         journal.commit(journal.save(state, step), released, {"after": trigger})
         emit(trigger, journal.release())
@@ -61,10 +61,10 @@ def test_a_restart_at_every_trigger_changes_nothing(stream: Stream, shards: int)
     storage = LocalStorage(ROOT, FakeDisk())
     released = []
     for trigger, rows in enumerate(stream.batches, stream.first):
-        pipeline = Pipeline(stream.plan, SECRET)
+        pipeline = Core(stream.plan, SECRET)
         journal = opened_journal(storage, pipeline, SECRET, shards)
         state = journal.load()
-        step = pipeline.step(state, pipeline.admit(micro_batch(stream.plan, rows), trigger))
+        step = pipeline.compute(state, pipeline.admit(micro_batch(stream.plan, rows), trigger))
         journal.commit(journal.save(state, step), b"", None)
         released.append(rows_of(step.releases))
     assert released == run_core(stream, shards)
@@ -83,10 +83,10 @@ def test_a_restart_knows_what_was_selected() -> None:
         ],
         1,
     ):
-        pipeline = Pipeline(plan, SECRET)
+        pipeline = Core(plan, SECRET)
         journal = opened_journal(storage, pipeline, SECRET, 2)
         state = journal.load()
-        step = pipeline.step(state, pipeline.admit(make_batch(rows), trigger))
+        step = pipeline.compute(state, pipeline.admit(make_batch(rows), trigger))
         journal.commit(journal.save(state, step), b"", None)
         released.append(len(step.releases))
     assert released == [1, 1, 2]
@@ -161,7 +161,7 @@ def committed(batches: int = 3) -> FakeDisk:
 
 def reopen(disk: FakeDisk, plan: Plan | None = None, secret: Secret = SECRET) -> None:
     plan = plan or example("every_trigger")[0]
-    journal = opened_journal(LocalStorage(ROOT, disk), Pipeline(plan, secret), secret, 2)
+    journal = opened_journal(LocalStorage(ROOT, disk), Core(plan, secret), secret, 2)
     journal.load()
     journal.pending()
     journal.release()
@@ -205,7 +205,7 @@ def test_a_foreign_intent_stops_the_run() -> None:
     disk, other = committed(2), committed(2)
     plan = replace(example("every_trigger")[0], query="other")
     storage = LocalStorage(ROOT, FakeDisk())
-    opened_journal(storage, Pipeline(plan, SECRET), SECRET, 2).intend(Intent(9, None))
+    opened_journal(storage, Core(plan, SECRET), SECRET, 2).intend(Intent(9, None))
     foreign = storage.get("intent.json")
     assert foreign is not None
     disk.contents[ROOT / "intent.json"] = foreign
@@ -264,7 +264,7 @@ def test_a_trigger_that_was_out_is_not_computed_from_other_records() -> None:
         run_to_end(plan, list(first), 1, storage, lambda _, rows: released.append(rows))
 
     begun = FakeDisk()
-    opened_journal(LocalStorage(ROOT, begun), Pipeline(plan, SECRET), SECRET, 2)
+    opened_journal(LocalStorage(ROOT, begun), Core(plan, SECRET), SECRET, 2)
     run(batches[0])
     disk.contents |= begun.contents
     with pytest.raises(StateError, match="its records have changed"):

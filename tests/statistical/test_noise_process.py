@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from dpsqlp.accounting import SELECTION, Calibration, Caps, Process, calibrate
+from dpsqlp.accounting import SELECTION, Calibration, ContributionBounds, Process, calibrate
+from dpsqlp.core import Core, State
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.noise import Noise
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 from dpsqlp.mechanisms.paths import paths
-from dpsqlp.plan import Grid, Plan
+from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.batch import MicroBatch
-from dpsqlp.trigger import Pipeline, State
 from twin import matrix
 
 FALSE_ALARM = 1e-6  # per assertion, two-sided
@@ -217,12 +217,12 @@ def scaled(calibration: Calibration, scale: float) -> Calibration:
     return replace(calibration, selection=selection, processes=processes)
 
 
-def plan_of(name: str, calibration: Calibration, caps: Caps, **changes: Any) -> Plan:
+def plan_of(name: str, calibration: Calibration, caps: ContributionBounds, **changes: Any) -> Plan:
     given: dict[str, Any] = {
         "query": "statistical test",
         "unit_kinds": ("integer",),
         "key_kinds": ("integer",),
-        "windows": Grid(WINDOW_TRIGGERS),
+        "windows": WindowSchedule(WINDOW_TRIGGERS),
         "periods": None,
         "release": "every_trigger",
         "caps": caps,
@@ -247,7 +247,7 @@ def accepts_residuals(residuals: np.ndarray, name: str, deviation: float) -> boo
 def test_releases_of_public_keys(name: str) -> None:
     """Releases less true totals have deviation sigma b(i) / quantum in every process, and a build
     with 10 % more or less noise is convicted."""
-    caps = Caps(4, 2, 2)
+    caps = ContributionBounds(4, 2, 2)
     calibration = calibrate(
         epsilon=1.0,
         delta=1e-6,
@@ -264,7 +264,7 @@ def test_releases_of_public_keys(name: str) -> None:
     def residuals(scale: float) -> np.ndarray:
         """Keys by triggers by processes. One record per key from a new unit at odd triggers."""
         plan = plan_of(name, scaled(calibration, scale), caps, public_keys=tuple(sorted(texts)))
-        pipeline, state = Pipeline(plan, SECRET), State(2)
+        pipeline, state = Core(plan, SECRET), State(2)
         found = []
         for trigger in range(1, WINDOW_TRIGGERS + 1):
             present = keys if trigger % 2 else keys[:0]
@@ -300,7 +300,7 @@ def test_releases_of_public_keys(name: str) -> None:
 def test_distinct_counts_of_selected_keys(name: str) -> None:
     """Where counts are so large that every key is selected at once, its distinct count less the
     truth is the selection process: deviation sigma b(i)."""
-    caps = Caps(1, 1, 1)
+    caps = ContributionBounds(1, 1, 1)
     calibration = calibrate(
         epsilon=2.0,
         delta=1e-6,
@@ -315,7 +315,7 @@ def test_distinct_counts_of_selected_keys(name: str) -> None:
     people = int(max(selection.thresholds) + 10 * selection.sigma)
     keys = np.repeat(np.arange(number), people)
     for scale in (1.0, *OFF):
-        pipeline = Pipeline(plan_of(name, scaled(calibration, scale), caps), SECRET)
+        pipeline = Core(plan_of(name, scaled(calibration, scale), caps), SECRET)
         state, found = State(2), []
         for trigger in range(1, WINDOW_TRIGGERS + 1):
             present = keys if trigger == 1 else keys[:0]
@@ -331,7 +331,7 @@ def test_distinct_counts_of_selected_keys(name: str) -> None:
 def test_the_share_of_selected_keys(name: str, release: Any) -> None:
     """A key a deviation below (above) its threshold is selected at trigger 1 with the probability
     that the rounded noise makes up the difference; noise 10 % off moves that by several percent."""
-    caps = Caps(1, 1, 1)
+    caps = ContributionBounds(1, 1, 1)
     calibration = calibrate(
         epsilon=3.0,
         delta=1e-3,
@@ -351,5 +351,5 @@ def test_the_share_of_selected_keys(name: str, release: Any) -> None:
         keys = np.repeat(np.arange(number), people)
         for scale in (1.0, *OFF):
             plan = plan_of(name, scaled(calibration, scale), caps, release=release)
-            releases = Pipeline(plan, SECRET).run(State(), batch(keys, np.arange(len(keys))), 1)
+            releases = Core(plan, SECRET).run(State(), batch(keys, np.arange(len(keys))), 1)
             assert accepts_share(len(releases), number, probability) == (scale == 1.0)

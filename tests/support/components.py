@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-KAFKA = Path(__file__).parents[2] / ".services" / "kafka"
+SERVICES = Path(__file__).parents[2] / ".services"
+KAFKA = SERVICES / "kafka"
 FIXTURES = {"spark": "java", "broker": "kafka", "cluster": "postgres", "browser": "chromium"}
 
 
@@ -49,6 +50,11 @@ def compose() -> list[str] | None:
     return None
 
 
+def actionlint() -> str | None:
+    """The program that checks GitHub's workflows."""
+    return shutil.which("actionlint", path=f"{SERVICES / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+
 def _kafka() -> bool:
     return shutil.which("java") is not None and (KAFKA / ".fetched").exists()
 
@@ -63,6 +69,7 @@ COMPONENTS = {
     "postgres": Component("PostgreSQL", postgres_programs, "the package postgresql"),
     "chromium": Component("Chromium", chromium, "the package chromium"),
     "compose": Component("docker compose", compose, "the package docker-compose"),
+    "actionlint": Component("actionlint", actionlint, "Go, then `make services`, which builds it"),
     "systemd": Component(
         "systemd-analyze", lambda: shutil.which("systemd-analyze"), "the package systemd"
     ),

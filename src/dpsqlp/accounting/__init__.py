@@ -2,29 +2,29 @@
 
 from dpsqlp.accounting.calibrate import calibrate
 from dpsqlp.accounting.gdp import delta_of, epsilon_of, nu_of
-from dpsqlp.accounting.inverse import epsilon_spent, squared_nu
 from dpsqlp.accounting.model import (
     SELECTION,
     CalibratedProcess,
     Calibration,
-    Caps,
+    ContributionBounds,
     Process,
     ProcessKind,
-    Release,
+    ReleasePolicy,
     Selection,
     Spending,
 )
 from dpsqlp.accounting.paper import paper_calibration
+from dpsqlp.accounting.privacy_loss import epsilon_spent, squared_nu
 from dpsqlp.accounting.thresholds import thresholds
 
 __all__ = [
     "SELECTION",
     "CalibratedProcess",
     "Calibration",
-    "Caps",
+    "ContributionBounds",
     "Process",
     "ProcessKind",
-    "Release",
+    "ReleasePolicy",
     "Selection",
     "Spending",
     "calibrate",

@@ -20,17 +20,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from dpsqlp.accounting.gdp import nu_of
-from dpsqlp.accounting.inverse import FLOAT_SHARE, charge, float_charge
 from dpsqlp.accounting.model import (
     SELECTION,
     CalibratedProcess,
     Calibration,
-    Caps,
+    ContributionBounds,
     Process,
-    Release,
+    ReleasePolicy,
     Selection,
     Spending,
 )
+from dpsqlp.accounting.privacy_loss import FLOAT_SHARE, charge, float_charge
 from dpsqlp.accounting.thresholds import thresholds
 from dpsqlp.errors import PlanError
 
@@ -47,10 +47,10 @@ def calibrate(
     *,
     epsilon: float,
     delta: float,
-    caps: Caps,
+    caps: ContributionBounds,
     mechanism: Mechanism,
     processes: Sequence[Process],
-    release: Release,
+    release: ReleasePolicy,
     minimum: int = 0,
     private_keys: bool = True,
     selection_share: float = 0.5,
@@ -212,7 +212,7 @@ def _check_process(process: Process) -> None:
         _refuse(f"bounds of {name} leave only the value 0", bounds, "Widen lower or upper.")
 
 
-def check_caps(caps: Caps) -> None:
+def check_caps(caps: ContributionBounds) -> None:
     """Refuse caps that bound nothing or that no unit can reach."""
     for name in ("records", "records_per_key", "selections"):
         value = getattr(caps, name)

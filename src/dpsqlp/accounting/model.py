@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Release = Literal["every_trigger", "threshold"]
+ReleasePolicy = Literal["every_trigger", "threshold"]
 Spending = Literal["even", "late"]  # of a vote's failure over the triggers, see `thresholds`
 ProcessKind = Literal["count", "sum", "distinct"]
 
@@ -16,7 +16,7 @@ SELECTION = "selection"
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
+class ContributionBounds:
     """What one unit may contribute over the whole stream."""
 
     records: int  # [C]

@@ -35,15 +35,15 @@ from dpsqlp.accounting.calibrate import (
     quantum_of,
 )
 from dpsqlp.accounting.gdp import bisect, delta_of
-from dpsqlp.accounting.inverse import FLOAT_SHARE, charge, squared_nu
 from dpsqlp.accounting.model import (
     SELECTION,
     CalibratedProcess,
     Calibration,
-    Caps,
+    ContributionBounds,
     Process,
     Selection,
 )
+from dpsqlp.accounting.privacy_loss import FLOAT_SHARE, charge, squared_nu
 
 if TYPE_CHECKING:  # importing the mechanisms would load numba
     from dpsqlp.mechanisms.base import Mechanism
@@ -81,7 +81,7 @@ def paper_calibration(
     """The noise and thresholds the paper would use. They do not bound the failure over all
     triggers and carry no promise; see the module."""
     check_budget(epsilon, delta)
-    caps = Caps(records, records, records)
+    caps = ContributionBounds(records, records, records)
     check_caps(caps)
     check_minimum(minimum)
     check_processes(processes)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dpsqlp.cli import experiments
-from dpsqlp.cli.refusing import refusals
+from dpsqlp.cli.exit_codes import refusals
 
 _CODES = "\n\n**Exit codes:** 0 done, 1 refused, 2 wrong usage, 130 interrupted."
 
@@ -137,7 +137,7 @@ def run(
     committed; of standard input, send again what came after the last trigger.
     """
     from dpsqlp.cli.log import JsonLog, Sentences
-    from dpsqlp.cli.running import run_script
+    from dpsqlp.cli.run import run_script
 
     said = JsonLog() if log == "json" else Sentences()
     for alone, option, needed in (
@@ -181,7 +181,7 @@ def explain(
     ] = False,
 ) -> None:
     """Say what a script promises and what it costs, without running it."""
-    from dpsqlp.cli.explaining import explanation
+    from dpsqlp.cli.explain import explanation
 
     with refusals():
         typer.echo(explanation(file, as_json), nl=False)
@@ -207,7 +207,7 @@ def inspect(
 
     Shows nothing that depends on unreleased data. Without the secret it is not verified.
     """
-    from dpsqlp.cli.inspection import inspection
+    from dpsqlp.cli.inspect import inspection
 
     with refusals():
         typer.echo(inspection(state, secret), nl=False)
@@ -250,7 +250,7 @@ def serve(
 
     Reads releases and public numbers alone, also while a pipeline writes them.
     """
-    from dpsqlp.cli.serving import serve_page
+    from dpsqlp.cli.serve import serve_page
 
     with refusals():
         serve_page(path, host, port, token, tuple(allow_host or ()), operator_metrics)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dpsqlp.cli.refusing import refusals
+from dpsqlp.cli.exit_codes import refusals
 
 if TYPE_CHECKING:
     from dpsqlp.experiments.replay import Report

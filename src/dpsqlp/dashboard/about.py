@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsqlp.engines.clock import Schedule
+from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.errors import StateError
-from dpsqlp.plan import Grid, Plan
+from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.sql import explain, explain_text
 from dpsqlp.sql.query import Query
 
@@ -37,8 +37,8 @@ class About:
     created: int
     keys: tuple[str, ...]  # released columns
     aggregates: tuple[str, ...]
-    schedule: Schedule
-    grid: Grid
+    schedule: TriggerGrid
+    grid: WindowSchedule
     hop_us: int | None
     size_us: int | None
     numbers: dict[str, Any]  # of `dpsqlp explain`
@@ -52,7 +52,7 @@ class About:
             created=created,
             keys=tuple(o.name for o in query.outputs if o.kind == "key"),
             aggregates=tuple(o.name for o in query.outputs if o.kind == "aggregate"),
-            schedule=Schedule.of(query, plan.triggers, created),
+            schedule=TriggerGrid.of(query, plan.triggers, created),
             grid=plan.windows,
             hop_us=None if query.window is None else query.window.hop_us,
             size_us=None if query.window is None else query.window.size_us,
@@ -70,8 +70,8 @@ class About:
                 | {
                     "keys": tuple(body["keys"]),
                     "aggregates": tuple(body["aggregates"]),
-                    "schedule": Schedule(**body["schedule"]),
-                    "grid": Grid(**body["grid"]),
+                    "schedule": TriggerGrid(**body["schedule"]),
+                    "grid": WindowSchedule(**body["grid"]),
                 }
             )
         except FileNotFoundError:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from dpsqlp.dashboard.about import About, Window
+from dpsqlp.dashboard.archive import OPERATOR, STATUS, Status
 from dpsqlp.dashboard.history import History, UnreadableError, as_number
-from dpsqlp.dashboard.kept import OPERATOR, STATUS, Status
 from dpsqlp.dashboard.origins import Origin
 from dpsqlp.dashboard.release import Selection, number
 from dpsqlp.dashboard.statement import guess_percent, plain_words

@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.dashboard.kept import SUFFIX
+from dpsqlp.dashboard.archive import SUFFIX
 from dpsqlp.errors import StateError
 from dpsqlp.sql.release import FIXED
 

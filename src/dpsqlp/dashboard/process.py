@@ -117,7 +117,7 @@ def serve(
     from dpsqlp.dashboard.app import make_app
     from dpsqlp.dashboard.guard import HEADERS_MAX, LOOPBACK, Policy
     from dpsqlp.dashboard.origins import find_origins
-    from dpsqlp.dashboard.prompt import PromptProtocol
+    from dpsqlp.dashboard.request_timeout import TimeoutProtocol
     from dpsqlp.engines.clock import SystemClock
 
     path = Path(settings.path)
@@ -130,7 +130,7 @@ def serve(
         answers = Answers(origins, SystemClock().now, state, _LOOK_SECONDS)
         config = uvicorn.Config(
             make_app(answers, policy, operator=settings.operator),
-            http=PromptProtocol,
+            http=TimeoutProtocol,
             ws="none",
             lifespan="off",
             loop="asyncio",

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.live import Live
 
-from dpsqlp.dashboard.watching import Watching
+from dpsqlp.dashboard.attach import Watching
 from dpsqlp.demo.data import DAY_US, FINAL, START_US, TICKET, Day, generate
 from dpsqlp.demo.view import Moment, Row, show
 from dpsqlp.engines.local import LocalEngine

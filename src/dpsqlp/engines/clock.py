@@ -37,7 +37,7 @@ class SystemClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class TriggerGrid:
     """The grid triggers of a query. Trigger g ends at origin + g * interval."""
 
     interval: int  # microseconds
@@ -47,7 +47,7 @@ class Schedule:
     last: int | None  # None: goes on for ever
 
     @classmethod
-    def of(cls, query: Query, triggers: int, created: int) -> Schedule:
+    def of(cls, query: Query, triggers: int, created: int) -> TriggerGrid:
         """The schedule of a query whose pipeline was created at a time."""
         emit = query.emit
         interval = emit.interval_us

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dpsqlp.engines.clock import Clock, Schedule
+from dpsqlp.engines.clock import Clock, TriggerGrid
 from dpsqlp.errors import StateError, UnavailableError
 from dpsqlp.sources.base import GridTime, Source
 from dpsqlp.state.journal import Cut, Intent, Journal
@@ -32,7 +32,7 @@ class Cuts:
         self,
         journal: Journal,
         source: Source,
-        schedule: Schedule,
+        schedule: TriggerGrid,
         clock: Clock,
         pending: Intent | None,
     ) -> None:

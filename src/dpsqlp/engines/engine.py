@@ -17,9 +17,10 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from dpsqlp.engines.clock import Clock, Schedule, SystemClock
+from dpsqlp.core import Core, Each, TriggerRelease
+from dpsqlp.engines.clock import Clock, SystemClock, TriggerGrid
 from dpsqlp.engines.cuts import Cuts
-from dpsqlp.engines.pipeline import open_pipeline
+from dpsqlp.engines.instance import open_instance
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.decode import decode
 from dpsqlp.errors import SourceError, StateError, UnavailableError
@@ -30,7 +31,6 @@ from dpsqlp.sql.query import Query
 from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.state.journal import Changes, Intent, Journal
 from dpsqlp.state.sealed import SealedStorage
-from dpsqlp.trigger import Each, Pipeline, Releases
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class Engine(ABC):
             self.query, self.source, self.sink = query, source, sink
             self.clock = clock or SystemClock()
             self._database = stack.enter_context(connect())
-            created = open_pipeline(storage, query, key, self.clock.now(), shards)
+            created = open_instance(storage, query, key, self.clock.now(), shards)
             self.plan = created.plan
-            self.schedule = Schedule.of(query, created.plan.triggers, created.created)
-            self.core = Pipeline(created.plan, created.secret)
+            self.schedule = TriggerGrid.of(query, created.plan.triggers, created.created)
+            self.core = Core(created.plan, created.secret)
             self.journal = Journal(storage, self.core)
             stack.callback(source.close)
             stack.callback(sink.close)
@@ -104,7 +104,7 @@ class Engine(ABC):
     @abstractmethod
     def _compute(
         self, trigger: int, records: Any, position: Any
-    ) -> tuple[Changes, Callable[[], Releases]]:
+    ) -> tuple[Changes, Callable[[], TriggerRelease]]:
         """Run a trigger on its records: what it changed, and what it releases.
 
         `position` is the source's, after these records.
@@ -227,15 +227,15 @@ class Engine(ABC):
         """A release without rows."""
         none = np.empty(0, np.int64)
         values = np.empty((0, len(self.plan.calibration.processes)), np.int64)
-        return self._release(Releases(0, none, none, Encoded.from_list(()), values))
+        return self._release(TriggerRelease(0, none, none, Encoded.from_list(()), values))
 
-    def _release(self, releases: Releases) -> pa.Table:
+    def _release(self, releases: TriggerRelease) -> pa.Table:
         """The released rows, after HAVING, ORDER BY and LIMIT."""
         table = self._released(releases)
         self._database.register("released", table)
         return self._database.sql(self.query.release_sql).to_arrow_table()
 
-    def _released(self, releases: Releases) -> pa.Table:
+    def _released(self, releases: TriggerRelease) -> pa.Table:
         """What `release_sql` reads."""
         rows = len(releases)
         columns: dict[str, Any] = {"window_number": releases.window}
@@ -246,13 +246,13 @@ class Engine(ABC):
             columns["window_start"] = pa.array(start, pa.timestamp("us"))
             columns["window_end"] = pa.array(start + self.query.window.size_us, pa.timestamp("us"))
         columns["trigger"] = pa.array(np.full(rows, releases.trigger))
-        columns["final"] = pa.array(releases.index == self.plan.triggers)
+        columns["final"] = pa.array(releases.step == self.plan.triggers)
         columns["position"] = np.arange(rows)
         keys = decode(releases.key_text, self._key_types)
         columns |= {f"key_{position}": array for position, array in enumerate(keys)}
         for position, calibrated in enumerate(self.plan.calibration.processes):
             columns[f"p{position}"] = releases.values[:, position] * calibrated.quantum
-            columns[f"p{position}_sd"] = self._deviations[position][releases.index - 1]
+            columns[f"p{position}_sd"] = self._deviations[position][releases.step - 1]
         return pa.table(columns)
 
     def _publish(self) -> Progress:

@@ -10,9 +10,10 @@ from typing import Any
 
 import duckdb
 
+from dpsqlp.core import TriggerRelease
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine, micro_batch
-from dpsqlp.engines.rows import RowQuery
+from dpsqlp.engines.row_query import RowQuery
 from dpsqlp.errors import SourceError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import Source
@@ -20,7 +21,6 @@ from dpsqlp.sql.query import Query
 from dpsqlp.stages.batch import Records
 from dpsqlp.state.journal import Changes, Intent
 from dpsqlp.state.sealed import SealedStorage
-from dpsqlp.trigger import Releases
 
 _READ_AHEAD = 2
 
@@ -61,8 +61,8 @@ class LocalEngine(Engine):
 
     def _compute(
         self, trigger: int, records: Any, position: Any
-    ) -> tuple[Changes, Callable[[], Releases]]:
-        step = self.core.step(self.state, records, self._each)
+    ) -> tuple[Changes, Callable[[], TriggerRelease]]:
+        step = self.core.compute(self.state, records, self._each)
         self._read_ahead(trigger, position)  # while the disk is waited for
         return self.journal.save(self.state, step, self._each), lambda: step.releases
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from dpsqlp.engines.clock import Clock, SystemClock
 from dpsqlp.engines.engine import Engine
+from dpsqlp.engines.instance import load_secret
 from dpsqlp.engines.local import LocalEngine
-from dpsqlp.engines.pipeline import load_secret
 from dpsqlp.errors import PlanError, SecretError
 from dpsqlp.sinks.base import Sink, make_sink
 from dpsqlp.sources.base import Source
@@ -40,7 +40,7 @@ def open_engine(
 ) -> LocalEngine:
     """The engine of one sink. Relative paths in the script start at `folder`."""
     _check_folder(state)
-    check_apart(secret, state)
+    check_secret_outside_state(secret, state)
     storage = SealedStorage(LocalStorage(state / sink.name))
     target = output or make_sink(sink.name, sink.options, folder)
     clock = clock or SystemClock()
@@ -64,7 +64,7 @@ def open_spark_engine(
     from dpsqlp.engines.spark.engine import SparkEngine
 
     _check_folder(state)
-    check_apart(secret, state)
+    check_secret_outside_state(secret, state)
     query = sink.query
     target = output or make_sink(sink.name, sink.options, folder)
     source = _spark_source(query, folder)
@@ -78,11 +78,11 @@ def _spark_source(query: Query, folder: Path) -> SparkSource:
     source = replace(query.source, options=from_environment(query.source.options))
     match source.connector:
         case "files":
-            from dpsqlp.engines.spark.sources import SparkFiles
+            from dpsqlp.engines.spark.files import SparkFiles
 
             return SparkFiles(source, query.event_column, folder)
         case "kafka":
-            from dpsqlp.engines.spark.topics import SparkKafka
+            from dpsqlp.engines.spark.kafka import SparkKafka
 
             return SparkKafka(source, folder)
     raise PlanError(
@@ -100,7 +100,7 @@ def _check_folder(state: Path) -> None:
         )
 
 
-def check_apart(secret: Path, state: Path) -> None:
+def check_secret_outside_state(secret: Path, state: Path) -> None:
     """Refuse a secret inside the state."""
     if secret.resolve().is_relative_to(state.resolve()):
         raise SecretError(

@@ -20,8 +20,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from dpsqlp.accounting import Caps
-from dpsqlp.experiments import apart
+from dpsqlp.accounting import ContributionBounds
+from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.data import write_day, write_visits
 from dpsqlp.experiments.histogram import true_histogram
 from dpsqlp.experiments.replay import Ran, Report, replay, working_folder
@@ -76,7 +76,7 @@ def run_trends(units: int, keys: int, seed: int, threads: int, report: Report) -
     options = Options(
         TRENDS_EPSILON,
         TRENDS_DELTA,
-        Caps(1, 1, 1),
+        ContributionBounds(1, 1, 1),
         minimum=TRENDS_MINIMUM,
         unit="(user_id, key)",
         counts=False,
@@ -125,11 +125,18 @@ def thresholds(stream: Stream, options: Options, triggers: int) -> tuple[int, ..
 
 
 def _run(
-    stream: Stream, options: Options, triggers: int, threads: int, work: Path, tell: apart.Tell
+    stream: Stream,
+    options: Options,
+    triggers: int,
+    threads: int,
+    work: Path,
+    tell: subprocesses.Tell,
 ) -> tuple[Ran, pa.Table]:
     """Run a query of keys only; the keys it released."""
     work.mkdir(exist_ok=True)
-    ran = apart.apart(replay, stream, options, triggers, work, threads, tell=tell)
+    ran = subprocesses.run_in_subprocess(
+        replay, stream, options, triggers, work, threads, tell=tell
+    )
     with duckdb.connect() as database:
         query = f"SELECT DISTINCT key FROM read_parquet('{work}/output/*.parquet')"
         return ran, database.sql(query).to_arrow_table()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 
-from dpsqlp.accounting import Caps, Spending
+from dpsqlp.accounting import ContributionBounds, Spending
 from dpsqlp.experiments.histogram import true_histogram
 from dpsqlp.experiments.replay import Report, measure
 from dpsqlp.experiments.result import Result
@@ -41,7 +41,7 @@ def run_real(
     truth = true_histogram(stream)
     chosen = {name: preset(name, epsilon, delta, contributions) for name in PRESETS}
     caps = chosen["best"].caps
-    caps = Caps(
+    caps = ContributionBounds(
         contributions, records_per_key or caps.records_per_key, selections or caps.selections
     )
     chosen["best"] = replace(

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsqlp.engines.pipeline import create_pipeline, load_secret
+from dpsqlp.engines.instance import create_instance, load_secret
 from dpsqlp.engines.script import open_engine
-from dpsqlp.experiments import apart
+from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.histogram import errors, last_releases
 from dpsqlp.experiments.task import SINK, Options, Stream, plan_of, script
 from dpsqlp.sql import compile_script
@@ -34,7 +34,12 @@ class Ran:
 
 
 def replay(
-    stream: Stream, options: Options, triggers: int, work: Path, threads: int, tell: apart.Tell
+    stream: Stream,
+    options: Options,
+    triggers: int,
+    work: Path,
+    threads: int,
+    tell: subprocesses.Tell,
 ) -> Ran:
     """Run a stream through the engine; releases go to `work`/output."""
     [sink] = compile_script(script(stream, options, triggers, work / "output")).sinks
@@ -45,7 +50,7 @@ def replay(
         key = load_secret(work / "secret", storage_is_new=True)
         storage = SealedStorage(LocalStorage(work / "state" / SINK))
         plan = plan_of(sink.query, options)
-        create_pipeline(storage, sink.query, plan, key, time.time_ns() // 1000, threads)
+        create_instance(storage, sink.query, plan, key, time.time_ns() // 1000, threads)
     engine = open_engine(
         sink, state=work / "state", secret=work / "secret", folder=work, threads=threads
     )
@@ -58,7 +63,7 @@ def replay(
             tell(len(taken), triggers)
     finally:
         engine.close()
-    return Ran(time.perf_counter() - begin, tuple(taken), apart.peak_memory_bytes())
+    return Ran(time.perf_counter() - begin, tuple(taken), subprocesses.peak_memory_bytes())
 
 
 def measure(
@@ -68,11 +73,13 @@ def measure(
     truth: pa.Table,
     *,
     threads: int = 2,
-    tell: apart.Tell,
+    tell: subprocesses.Tell,
 ) -> dict[str, Any]:
     """Run a stream in a process of its own; its accuracy, time and memory."""
     with working_folder() as work:
-        ran = apart.apart(replay, stream, options, triggers, work, threads, tell=tell)
+        ran = subprocesses.run_in_subprocess(
+            replay, stream, options, triggers, work, threads, tell=tell
+        )
         figures = errors(truth, last_releases(work / "output"))
     return {
         **asdict(figures),

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsqlp.experiments import apart
+from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.data import START_US, write_part
 from dpsqlp.experiments.replay import Report, replay, working_folder
 from dpsqlp.experiments.result import Result
@@ -83,7 +83,7 @@ def in_words(beyond: dict[str, Any]) -> str:
 
 
 def _run(
-    fill: list[int], size: int, keys: int, seed: int, threads: int, tell: apart.Tell
+    fill: list[int], size: int, keys: int, seed: int, threads: int, tell: subprocesses.Tell
 ) -> dict[str, Any]:
     """Fill the table in triggers of these sizes, then measure triggers of `size` records."""
     triggers = len(fill) + 1 + _MEASURED  # the first of a size is not measured: kernels load
@@ -95,7 +95,9 @@ def _run(
             span_us=triggers * _SECOND_US,
         )
         options = preset("best", EPSILON, DELTA, CONTRIBUTIONS)
-        ran = apart.apart(replay, stream, options, triggers, work, threads, tell=tell)
+        ran = subprocesses.run_in_subprocess(
+            replay, stream, options, triggers, work, threads, tell=tell
+        )
     seconds = median(ran.trigger_seconds[-_MEASURED:])
     return {
         "shards": threads,

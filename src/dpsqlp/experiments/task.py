@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import duckdb
 
-from dpsqlp.accounting import Caps, Release, Spending, paper_calibration
+from dpsqlp.accounting import ContributionBounds, ReleasePolicy, Spending, paper_calibration
 from dpsqlp.errors import SourceError
 from dpsqlp.experiments.data import DAY_US, START_US
 from dpsqlp.plan import Plan
@@ -58,9 +58,9 @@ class Options:
 
     epsilon: float
     delta: float
-    caps: Caps
+    caps: ContributionBounds
     mechanism: MechanismName = "blt"
-    release: Release = "every_trigger"
+    release: ReleasePolicy = "every_trigger"
     selection_share: float = 0.5
     selection_spending: Spending = "even"
     minimum: int = 0  # [mu]
@@ -85,9 +85,9 @@ def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -
     """The options of a preset at [C] contributions."""
     if name == "best":
         few = min(2, contributions)
-        caps = Caps(contributions, few, few)
+        caps = ContributionBounds(contributions, few, few)
         return Options(epsilon, delta, caps, selection_share=0.45, selection_spending="late")
-    caps = Caps(contributions, contributions, contributions)
+    caps = ContributionBounds(contributions, contributions, contributions)
     return Options(
         epsilon, delta, caps, mechanism="tree", release="threshold", published=name == "paper"
     )

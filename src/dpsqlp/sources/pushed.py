@@ -30,7 +30,7 @@ from dpsqlp.sources.base import (
     spool,
     try_one,
 )
-from dpsqlp.sources.fitting import fitted, is_missing, known
+from dpsqlp.sources.fit import fitted, is_missing, known
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import Storage
 

@@ -20,8 +20,8 @@ from dpsqlp.accounting.model import Process, ProcessKind
 from dpsqlp.sql.database import function_kind
 from dpsqlp.sql.dialect import Bounded
 from dpsqlp.sql.expressions import Expressions
-from dpsqlp.sql.place import Text
-from dpsqlp.sql.scope import Scope, safe, sql
+from dpsqlp.sql.location import Text
+from dpsqlp.sql.relations import Scope, safe, sql
 
 _BOUNDS = "contribution_bounds_per_row"
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")

@@ -19,11 +19,11 @@ from dpsqlp.errors import PlanError
 from dpsqlp.sql import sink
 from dpsqlp.sql.database import Binder, DatabaseError, freeze, is_type, read_public
 from dpsqlp.sql.dialect import CreatePublicTable, CreateSink, CreateSource, parse_statements
+from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import read_options
 from dpsqlp.sql.overlap import shared_file
-from dpsqlp.sql.place import Text
 from dpsqlp.sql.query import Program, PublicTable, SinkDef, SourceDef
-from dpsqlp.sql.scope import sql
+from dpsqlp.sql.relations import sql
 
 _RESERVED = ("released",)
 _NAME_MAX = 200  # bytes of a sink's name

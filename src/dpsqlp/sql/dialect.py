@@ -24,7 +24,7 @@ from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from dpsqlp.errors import DpsqlpError
-from dpsqlp.sql.place import Text
+from dpsqlp.sql.location import Text
 
 _COMPILED = (
     "sqlglot is installed with its compiled extension (sqlglotc), whose classes cannot be extended"

@@ -20,7 +20,7 @@ from typing import Any
 
 from dpsqlp.accounting.gdp import epsilon_of
 from dpsqlp.plan import Plan
-from dpsqlp.sql.clock import duration
+from dpsqlp.sql.emit import duration
 from dpsqlp.sql.overlap import may_share
 from dpsqlp.sql.plan import standard_deviations
 from dpsqlp.sql.query import Hop, Query
@@ -277,7 +277,7 @@ def _bounding(query: Query, plan: Plan) -> str:
     if query.period_us is not None:
         text = text.replace("over the whole stream", "in one period")
     if plan.public_keys is None:
-        waiting = " that are not out yet" if plan.settles else ""
+        waiting = " that are not out yet" if plan.spares_votes else ""
         text += (
             f" It helps to select at most {caps.selections} groups{waiting}"
             " (max_selections_contributed)."

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsqlp.sql.database import Binder, DatabaseError, bad_function, quote
-from dpsqlp.sql.growth import captured, unbounded
-from dpsqlp.sql.place import Text
-from dpsqlp.sql.scope import Scope, sql
+from dpsqlp.sql.location import Text
+from dpsqlp.sql.relations import Scope, sql
+from dpsqlp.sql.row_limits import captured, unbounded
 
 ROW_WISE = "The row part sees one row at a time."
 PUBLIC_WAY_OUT = "Prepare public data in CREATE PUBLIC TABLE, where any query is allowed."

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from dpsqlp.sql.aggregates import find_aggregates
-from dpsqlp.sql.clock import as_window, duration
+from dpsqlp.sql.canonical_form import same
+from dpsqlp.sql.emit import as_window, duration
 from dpsqlp.sql.expressions import Expressions
-from dpsqlp.sql.normal import same
+from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions
-from dpsqlp.sql.place import Text
 from dpsqlp.sql.query import Emit, Hop, OutputKind, Tumble
-from dpsqlp.sql.scope import STREAM, Scope, safe
+from dpsqlp.sql.relations import STREAM, Scope, safe
 
 _EXPLICIT = ("TUMBLE", "HOP")
 

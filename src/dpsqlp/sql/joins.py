@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from dpsqlp.sql.place import Text
-from dpsqlp.sql.scope import Relation
+from dpsqlp.sql.location import Text
+from dpsqlp.sql.relations import Relation
 
 _JOIN_ARGS = {"this", "on", "side", "kind", "using"}
 

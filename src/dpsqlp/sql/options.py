@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from sqlglot import exp
 
-from dpsqlp.accounting.model import Caps, Release, Spending
+from dpsqlp.accounting.model import ContributionBounds, ReleasePolicy, Spending
 from dpsqlp.errors import PlanError
-from dpsqlp.sql.clock import interval_us
 from dpsqlp.sql.dialect import Option, PrivacyClause
-from dpsqlp.sql.place import Text
+from dpsqlp.sql.emit import interval_us
+from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import MechanismName, OptionValue
 
 _KNOWN = (
@@ -56,7 +56,7 @@ class PrivacyOptions:
     unit_node: exp.Expr
     period_us: int | None
     period_node: exp.Expr | None
-    caps: Caps
+    caps: ContributionBounds
     selections_given: bool
     minimum: int
     selection_share: float
@@ -64,7 +64,7 @@ class PrivacyOptions:
     public_groups: exp.Expr | None  # the name of a public table
     timestamp: exp.Column | None
     mechanism: MechanismName
-    release: Release
+    release: ReleasePolicy
 
 
 _KAFKA: dict[str, type] = {"brokers": str, "topic": str, "format": str, "schema_registry": str}
@@ -213,7 +213,7 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
     reader = _Reader(text, given)
     records = reader.integer("max_rows_contributed", 1, None)
     few = math.isqrt(records - 1) + 1  # the root, rounded up
-    caps = Caps(
+    caps = ContributionBounds(
         records=records,
         records_per_key=reader.integer("max_rows_per_group", records, records),
         selections=reader.integer("max_selections_contributed", few, records),
@@ -238,7 +238,7 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
         public_groups=reader.public_groups(),
         timestamp=timestamp[0],
         mechanism=cast(MechanismName, reader.choice("mechanism", ("blt", "tree"))),
-        release=cast(Release, reader.choice("release", ("every_trigger", "threshold"))),
+        release=cast(ReleasePolicy, reader.choice("release", ("every_trigger", "threshold"))),
     )
 
 

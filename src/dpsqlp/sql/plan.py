@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpsqlp.accounting.calibrate import calibrate
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
-from dpsqlp.plan import Grid, Plan
+from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.sql.query import Query
 
 
@@ -57,21 +57,21 @@ def make_plan(query: Query) -> Plan:
     )
 
 
-def window_grid(query: Query) -> Grid:
+def window_grid(query: Query) -> WindowSchedule:
     """The windows, in emit intervals."""
     if query.window is None:
-        return Grid(query.triggers, None)
-    return Grid(query.triggers, query.window.hop_us // query.emit.interval_us)
+        return WindowSchedule(query.triggers, None)
+    return WindowSchedule(query.triggers, query.window.hop_us // query.emit.interval_us)
 
 
-def period_grid(query: Query) -> Grid | None:
+def period_grid(query: Query) -> WindowSchedule | None:
     """The unit periods, in emit intervals; see the module for how long they stay open."""
     if query.period_us is None:
         return None
     assert query.window is not None, "a unit period needs a window"
     interval = query.emit.interval_us
     common = math.gcd(query.period_us, query.window.hop_us)
-    return Grid(
+    return WindowSchedule(
         (query.period_us - common) // interval + query.triggers, query.period_us // interval
     )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from dpsqlp.accounting.model import Caps, Process, Release, Spending
+from dpsqlp.accounting.model import ContributionBounds, Process, ReleasePolicy, Spending
 
 OptionValue = str | int | float | bool
 OutputKind = Literal["key", "window", "aggregate"]
@@ -116,12 +116,12 @@ class Query:
     period_us: int | None
     epsilon: float
     delta: float
-    caps: Caps
+    caps: ContributionBounds
     minimum: int  # min_privacy_units_per_group - 1
     selection_share: float
     selection_spending: Spending
     mechanism: MechanismName
-    release: Release
+    release: ReleasePolicy
     public_keys: tuple[bytes, ...] | None  # canonical bytes, sorted; None: selected privately
     processes: tuple[Process, ...]
     outputs: tuple[Output, ...]

@@ -13,9 +13,9 @@ from sqlglot import exp
 from dpsqlp.sql.aggregates import find_aggregates
 from dpsqlp.sql.database import quote
 from dpsqlp.sql.expressions import Expressions
-from dpsqlp.sql.place import Text
+from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import Output
-from dpsqlp.sql.scope import sql
+from dpsqlp.sql.relations import sql
 
 FIXED = ("window_start", "window_end", "trigger", "final")
 _GROUP = "window_number, trigger"

@@ -19,11 +19,11 @@ from sqlglot import exp
 
 from dpsqlp.sql.dialect import EmitClause, PrivacyClause
 from dpsqlp.sql.expressions import PUBLIC_WAY_OUT, ROW_WISE, Expressions
-from dpsqlp.sql.growth import ROWS_MAX
 from dpsqlp.sql.joins import check_join, refused_relation
-from dpsqlp.sql.place import Text
+from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import PublicTable, SourceDef
-from dpsqlp.sql.scope import PUBLIC, STREAM, UNKNOWN, UNNEST, Relation, Scope, safe, sql
+from dpsqlp.sql.relations import PUBLIC, STREAM, UNKNOWN, UNNEST, Relation, Scope, safe, sql
+from dpsqlp.sql.row_limits import ROWS_MAX
 
 _SELECT_ARGS = {"expressions", "from_", "joins", "where", "with_"}
 _REFUSED_ARGS = {

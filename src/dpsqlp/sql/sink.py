@@ -13,23 +13,23 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from dpsqlp.accounting.model import Caps, Process
+from dpsqlp.accounting.model import ContributionBounds, Process
 from dpsqlp.entropy.canonical import encode, kind_of
 from dpsqlp.sql.aggregates import Aggregates, default_name
-from dpsqlp.sql.clock import read_emit
+from dpsqlp.sql.canonical_form import normal_form
 from dpsqlp.sql.database import Binder, DatabaseError, check_rows, quote
 from dpsqlp.sql.dialect import PrivacyClause
+from dpsqlp.sql.emit import read_emit
 from dpsqlp.sql.expressions import Expressions
 from dpsqlp.sql.groups import Groups, check_period, check_unit, read_groups, read_timestamp
-from dpsqlp.sql.growth import BYTES_MAX, unbounded
-from dpsqlp.sql.normal import normal_form
+from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions, read_privacy
 from dpsqlp.sql.outputs import key_name, read_outputs, released_column
-from dpsqlp.sql.place import Text
 from dpsqlp.sql.query import Hop, PublicTable, Query, SourceDef, Tumble
+from dpsqlp.sql.relations import Scope, safe, sql
 from dpsqlp.sql.release import Post, release_sql
+from dpsqlp.sql.row_limits import BYTES_MAX, unbounded
 from dpsqlp.sql.rows import RowPart
-from dpsqlp.sql.scope import Scope, safe, sql
 
 _SCALARS = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
@@ -118,7 +118,7 @@ def compile_query(
     )
 
 
-def _caps(options: PrivacyOptions, processes: Sequence[Process]) -> Caps:
+def _caps(options: PrivacyOptions, processes: Sequence[Process]) -> ContributionBounds:
     """The caps; by default a count of distinct units leaves out none that a row is kept of."""
     distinct = any(process.kind == "distinct" for process in processes)
     if distinct and not options.selections_given:

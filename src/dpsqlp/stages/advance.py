@@ -32,7 +32,7 @@ _PEAK_MIN = -(1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ShardRelease:
     """The releases of one window and shard at one trigger."""
 
     key_text: Encoded
@@ -47,23 +47,23 @@ def advance(
     table: KeyTable,
     groups: Groups,
     window: int,
-    index: int,
-) -> Released:
-    """Merge the window's new groups at trigger number `index` of the window, and release."""
+    step: int,
+) -> ShardRelease:
+    """Merge the window's new groups at trigger number `step` of the window, and release."""
     rows = table.insert_keys(groups.key, groups.key_text, groups.text)
     candidates = _accumulate(
-        table.rows, table.totals, rows, groups.prev, groups.votes, groups.values, index
+        table.rows, table.totals, rows, groups.last_vote_step, groups.votes, groups.values, step
     )  # rows with new records, each once
-    selected = _select(plan, noises, table, candidates, window, index)  # rows
+    selected = _select(plan, noises, table, candidates, window, step)  # rows
     slots = _slots(table, selected)
     if not plan.rounds:  # what was selected before is released again
         slots = np.arange(table.released.size)
-    values = _perturb(plan, noises, table, slots, window, index)
+    values = _perturb(plan, noises, table, slots, window, step)
     if plan.rounds:
-        _begin_round(table, selected, index)
-    changed = np.concatenate([candidates, selected[table.rows["touched"][selected] != index]])
+        _begin_round(table, selected, step)
+    changed = np.concatenate([candidates, selected[table.rows["touched"][selected] != step]])
     texts = table.texts(table.released.rows[slots])
-    return Released(texts, values, changed, table.ids(selected))
+    return ShardRelease(texts, values, changed, table.ids(selected))
 
 
 def publish(table: KeyTable, ids: NDArray[np.uint64], texts: Encoded) -> None:
@@ -77,25 +77,25 @@ def _select(
     table: KeyTable,
     candidates: NDArray[np.int64],
     window: int,
-    index: int,
+    step: int,
 ) -> NDArray[np.int64]:
     """The rows selected now; the others learn when they are due."""
     selection = plan.calibration.selection
     if selection is None:
         return np.empty(0, np.int64)
-    due = table.take_due(index)  # more records only raise a count, so a due key is selected
+    due = table.take_due(step)  # more records only raise a count, so a due key is selected
     open_rows, stop = _undecided(
-        table.rows, candidates, selection.minimum, index, plan.triggers
-    )  # rows whose paths must be looked at, up to which index of their round
+        table.rows, candidates, selection.minimum, step, plan.triggers
+    )  # rows whose paths must be looked at, up to which step of their round
     thresholds = np.array(selection.thresholds, np.int64)
     noise = noises[SELECTION]
     seeds = noise.seeds(table.ids(open_rows), window, table.rows["round"][open_rows])
     start = np.zeros(len(open_rows), np.int64)
     state = np.zeros((len(open_rows), plan.mechanism.state_size), np.float64)
     for chunk, xi, offsets in paths(plan.mechanism, noise, seeds, start, stop, state):
-        _predict(table.rows, open_rows[chunk], xi, offsets, selection.sigma, thresholds, index)
-    now = table.rows["due"][open_rows] == index
-    later = table.rows["due"][open_rows] > index
+        _predict(table.rows, open_rows[chunk], xi, offsets, selection.sigma, thresholds, step)
+    now = table.rows["due"][open_rows] == step
+    later = table.rows["due"][open_rows] > step
     table.schedule(open_rows[later])
     return np.concatenate([due, open_rows[now]])
 
@@ -114,15 +114,15 @@ def _perturb(
     table: KeyTable,
     slots: NDArray[np.int64],
     window: int,
-    index: int,
+    step: int,
 ) -> NDArray[np.int64]:
-    """Totals and noise of released keys, in quanta. Their paths move on to `index`."""
+    """Totals and noise of released keys, in quanta. Their paths move on to `step`."""
     released = table.released
     rows = released.rows[slots]
     ids = table.ids(rows)
     start = released.at[slots]  # 0 for new keys, and for all after a restart
-    assert (start < index).all(), "a key has one value of noise for each trigger"
-    stop = np.full(len(slots), index, np.int64)
+    assert (start < step).all(), "a key has one value of noise for each trigger"
+    stop = np.full(len(slots), step, np.int64)
     values = np.empty((len(slots), len(plan.calibration.processes)), np.int64)
     for position, calibrated in enumerate(plan.calibration.processes):
         from_selection = calibrated.purpose == SELECTION
@@ -134,30 +134,30 @@ def _perturb(
         noised = np.rint(xi * (calibrated.sigma / calibrated.quantum)).astype(np.int64)
         totals = table.rows["count"][rows] if from_selection else table.totals[rows, position]
         values[:, position] = totals + noised  # modulo 2^64
-    released.at[slots] = index
+    released.at[slots] = step
     return values
 
 
-def _begin_round(table: KeyTable, rows: NDArray[np.int64], index: int) -> None:
+def _begin_round(table: KeyTable, rows: NDArray[np.int64], step: int) -> None:
     table.rows["count"][rows] = 0
-    table.rows["last"][rows] = index
+    table.rows["last"][rows] = step
     table.rows["round"][rows] += 1
     table.rows["peak"][rows] = PEAK_UNKNOWN
 
 
 @numba.njit(nogil=True, cache=True)
-def _accumulate(keys, totals, rows, prev, votes, values, index):  # type: ignore[no-untyped-def]
+def _accumulate(keys, totals, rows, last_vote_step, votes, values, step):  # type: ignore[no-untyped-def]
     """Add the groups; returns the rows touched."""
     touched = np.empty(len(rows), np.int64)
     size = 0
     for k in range(len(rows)):
         row = rows[k]
-        if keys[row].touched != index:
-            keys[row].touched = index
+        if keys[row].touched != step:
+            keys[row].touched = step
             touched[size] = row
             size += 1
         # a vote after one in this round adds nothing: the unit has counted
-        if prev[k] <= keys[row].last:
+        if last_vote_step[k] <= keys[row].last:
             keys[row].count += votes[k]
         for p in range(values.shape[1]):
             totals[row, p] += values[k, p]
@@ -165,7 +165,7 @@ def _accumulate(keys, totals, rows, prev, votes, values, index):  # type: ignore
 
 
 @numba.njit(nogil=True, cache=True)
-def _undecided(keys, candidates, minimum, index, triggers):  # type: ignore[no-untyped-def]
+def _undecided(keys, candidates, minimum, step, triggers):  # type: ignore[no-untyped-def]
     """Candidates whose paths must be looked at, and how far."""
     rows = np.empty(len(candidates), np.int64)
     stop = np.empty(len(candidates), np.int64)
@@ -175,7 +175,7 @@ def _undecided(keys, candidates, minimum, index, triggers):  # type: ignore[no-u
         if (keys[row].slot != 0 and keys[row].last == 0) or keys[row].count <= minimum:
             continue
         due = keys[row].due
-        if due == index or (due == 0 and keys[row].count + np.int64(keys[row].peak) < 0):
+        if due == step or (due == 0 and keys[row].count + np.int64(keys[row].peak) < 0):
             continue
         rows[size] = row
         stop[size] = (due if due > 0 else triggers) - keys[row].last
@@ -184,14 +184,14 @@ def _undecided(keys, candidates, minimum, index, triggers):  # type: ignore[no-u
 
 
 @numba.njit(nogil=True, cache=True)
-def _predict(keys, rows, xi, offsets, sigma, thresholds, index):  # type: ignore[no-untyped-def]
+def _predict(keys, rows, xi, offsets, sigma, thresholds, step):  # type: ignore[no-untyped-def]
     """Set `due` to the next release without new data, or `peak` if there is none."""
     for k in range(len(rows)):
         row = rows[k]
         last = keys[row].last
         peak = np.int64(_PEAK_MIN)
         keys[row].due = 0
-        for j in range(index - last, offsets[k + 1] - offsets[k] + 1):
+        for j in range(step - last, offsets[k + 1] - offsets[k] + 1):
             margin = np.int64(np.rint(xi[offsets[k] + j - 1] * sigma)) - thresholds[j - 1]
             if keys[row].count + margin >= 0:
                 keys[row].due = j + last

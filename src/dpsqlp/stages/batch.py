@@ -20,8 +20,8 @@ from dpsqlp.entropy.canonical import Encoded, encode, kind_of
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.prf import Words
 from dpsqlp.errors import BatchError
-from dpsqlp.plan import Grid, Plan
-from dpsqlp.stages.route import unit_homes
+from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.stages.route import unit_shard_hashes
 from dpsqlp.tables.table import Table
 
 ABSENT = np.iinfo(np.int64).min  # a null value: adds nothing, sorts first
@@ -46,12 +46,12 @@ class Records:
 
     trigger: int
     unit: Words
-    home: NDArray[np.int64]  # a public hash of the unit, which says its shard
+    shard_hash: NDArray[np.int64]  # a public hash of the unit, which says its shard
     key: Words
     key_text: Encoded  # of the whole batch; record r has text number text[r]
     text: NDArray[np.int64]
     window: NDArray[np.int64]
-    index: NDArray[np.int64]  # the trigger's index within the record's window
+    step: NDArray[np.int64]  # the trigger's step within the record's window
     timestamp: NDArray[np.int64]
     values: NDArray[np.int64]  # (records, processes), in quanta; ABSENT where null
     period: NDArray[np.int64]
@@ -66,12 +66,12 @@ class Records:
         return Records(
             self.trigger,
             self.unit[rows],
-            self.home[rows],
+            self.shard_hash[rows],
             self.key[rows],
             self.key_text,
             self.text[rows],
             self.window[rows],
-            self.index[rows],
+            self.step[rows],
             self.timestamp[rows],
             self.values[rows],
             self.period[rows],
@@ -106,12 +106,12 @@ def admit(
     records = Records(
         trigger=trigger,
         unit=units.identify(encode(batch.unit, len(window))),
-        home=unit_homes(batch.unit, len(window)),
+        shard_hash=unit_shard_hashes(batch.unit, len(window)),
         key=keys.identify(key_text),
         key_text=key_text,
         text=np.arange(len(window)),
         window=window,
-        index=trigger - window * (plan.windows.stride or 0),
+        step=trigger - window * (plan.windows.stride or 0),
         timestamp=np.where(timed, timestamp, np.iinfo(np.int64).min),
         values=_quantise(plan, batch, len(window)),
         period=period,
@@ -192,7 +192,7 @@ def _integers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     return pc.fill_null(numbers, 0).to_numpy(), valid
 
 
-def _is_open(grid: Grid, items: NDArray[np.int64], trigger: int) -> NDArray[np.bool_]:
+def _is_open(grid: WindowSchedule, items: NDArray[np.int64], trigger: int) -> NDArray[np.bool_]:
     opened = grid.open(trigger)
     return (items >= opened.start) & (items < opened.stop)
 

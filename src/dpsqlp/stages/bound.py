@@ -7,9 +7,9 @@ and on which keys earlier triggers selected, which is output; on nothing else of
 shard or the order of arrival within the micro-batch.
 
 Votes, policy `every_trigger` (and public keys): the unit's first kept record for a (key, window),
-unless that key is settled: selected at an earlier trigger, so a vote would be spent for nothing.
-Policy `threshold`: once per trigger and (key, window); the vote carries `prev`, the index of the
-unit's previous vote there, by which the key knows whether the unit has counted in this round.
+unless that key was already selected at an earlier trigger, where a vote would be spent for nothing.
+Policy `threshold`: once per trigger and (key, window); the vote carries `last_vote_step`, the step
+of the unit's previous vote there, by which the key knows whether the unit has counted in the round.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Bounded:
 
     kept: NDArray[np.int64]
     votes: NDArray[np.uint8]  # 0 or 1
-    prev: NDArray[np.int64]  # 0 without a vote
+    last_vote_step: NDArray[np.int64]  # 0 without a vote
     distinct: NDArray[np.uint8]  # 0 or 1: what is added to a count of distinct units
     units: NDArray[np.uint32]  # their units' rows
     entries: NDArray[np.uint64]  # their pairs' slab entries, after each
     new_units: Words  # ids of the rows appended
 
 
-def find_settled(
+def find_already_selected(
     selected: Mapping[int, Table], records: Records, members: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Whether the records at these positions are of keys that were selected in their window."""
@@ -66,12 +66,12 @@ def bound(
     table: UnitTable,
     records: Records,
     members: NDArray[np.int64],
-    settled: NDArray[np.bool_],
+    already_selected: NDArray[np.bool_],
 ) -> Bounded:
     """Keep what the caps allow of the records at these positions, in ascending order.
 
-    All records of the batch for a unit must be given at once. `settled` says of each whether its
-    key needs no vote.
+    All records of the batch for a unit must be given at once. `already_selected` says of each
+    whether its key needs no vote.
     """
     ids = np.take(records.unit, members, axis=0)
     rows, leaders = table.insert(ids)
@@ -80,7 +80,7 @@ def bound(
     bounded = Bounded(
         kept=np.empty(size, np.int64),
         votes=np.empty(size, np.uint8),
-        prev=np.empty(size, np.int64),
+        last_vote_step=np.empty(size, np.int64),
         distinct=np.empty(size, np.uint8),
         units=np.empty(size, np.uint32),
         entries=np.empty(size, np.uint64),
@@ -97,17 +97,17 @@ def bound(
             done,
             rows,
             members,
-            settled,
+            already_selected,
             records.key,
             records.window,
-            records.index,
+            records.step,
             (plan.caps.records, plan.caps.records_per_key, plan.caps.selections),
             plan.rounds,
             32 - plan.triggers.bit_length(),
             made,
             bounded.kept,
             bounded.votes,
-            bounded.prev,
+            bounded.last_vote_step,
             bounded.distinct,
             bounded.units,
             bounded.entries,
@@ -117,7 +117,7 @@ def bound(
     return Bounded(
         bounded.kept[:made],
         bounded.votes[:made],
-        bounded.prev[:made],
+        bounded.last_vote_step[:made],
         bounded.distinct[:made],
         bounded.units[:made],
         bounded.entries[:made],
@@ -397,8 +397,8 @@ def _gather_entries(units, slab, entries):  # type: ignore[no-untyped-def]
 
 @kernel
 def _apply(  # type: ignore[no-untyped-def]
-    units, slab, used, free, order, done, rows, members, settled, key, window, index, caps, rounds,
-    count_bits, made, kept, votes, prev, distinct, kept_units, entries,
+    units, slab, used, free, order, done, rows, members, already_selected, key, window, step, caps,
+    rounds, count_bits, made, kept, votes, last_vote_step, distinct, kept_units, entries,
 ):  # fmt: skip
     """Decide record by record from `done` on; returns early when the slab has no room left."""
     records_max, records_per_key_max, selections_max = caps
@@ -426,14 +426,15 @@ def _apply(  # type: ignore[no-untyped-def]
             continue
         units[row].kept += 1
         voted = np.int64((entry & np.uint64(0xFFFFFFFF)) >> np.uint64(count_bits))
-        may_vote = voted < index[k] if rounds else count == 0 and not settled[order[position]]
+        votes_once = count == 0 and not already_selected[order[position]]
+        may_vote = voted < step[k] if rounds else votes_once
         votes[made] = may_vote and units[row].votes < selections_max
-        prev[made] = 0
+        last_vote_step[made] = 0
         if votes[made]:
             units[row].votes += 1
             if rounds:
-                prev[made] = voted
-                entry += np.uint64(index[k] - voted) << np.uint64(count_bits)
+                last_vote_step[made] = voted
+                entry += np.uint64(step[k] - voted) << np.uint64(count_bits)
         slab[at] = entry + np.uint64(1)
         kept[made] = k
         distinct[made] = count == 0 if rounds else votes[made]

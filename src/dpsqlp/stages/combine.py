@@ -1,4 +1,4 @@
-"""combine: one row per (key, window, prev) instead of one per record.
+"""combine: one row per (key, window, last_vote_step) instead of one per record.
 
 Sums of integers modulo 2^64, so any order and any partial grouping within a trigger give the same
 result; groups can be combined again.
@@ -30,7 +30,7 @@ class Groups:
     key_text: Encoded  # of the whole batch; group g has text number text[g]
     text: NDArray[np.int64]
     window: NDArray[np.int64]
-    prev: NDArray[np.int64]
+    last_vote_step: NDArray[np.int64]
     votes: NDArray[np.int64]
     values: NDArray[np.int64]  # (groups, processes)
 
@@ -44,10 +44,17 @@ def combine(plan: Plan, records: Records, bounded: Bounded) -> Groups:
     groups, slots = _room(len(bounded.kept), records.key_text, len(kinds))
     size = _group_records(
         slots,
-        (groups.key, groups.text, groups.window, groups.prev, groups.votes, groups.values),
+        (
+            groups.key,
+            groups.text,
+            groups.window,
+            groups.last_vote_step,
+            groups.votes,
+            groups.values,
+        ),
         bounded.kept,
         bounded.votes,
-        bounded.prev,
+        bounded.last_vote_step,
         bounded.distinct,
         np.array([kind == "distinct" for kind in kinds], bool),
         records.key,
@@ -66,9 +73,16 @@ def merge(parts: Sequence[Groups], window: int, shard: int, shards: int) -> Grou
     for part in parts:
         size = _group_groups(
             slots,
-            (groups.key, groups.text, groups.window, groups.prev, groups.votes, groups.values),
+            (
+                groups.key,
+                groups.text,
+                groups.window,
+                groups.last_vote_step,
+                groups.votes,
+                groups.values,
+            ),
             size,
-            (part.key, part.text, part.window, part.prev, part.votes, part.values),
+            (part.key, part.text, part.window, part.last_vote_step, part.votes, part.values),
             window,
             np.uint64(shard),
             np.uint64(shards),
@@ -83,7 +97,7 @@ def _room(size: int, texts: Encoded, processes: int) -> tuple[Groups, NDArray[np
         key_text=texts,
         text=np.empty(size, np.int64),
         window=np.empty(size, np.int64),
-        prev=np.empty(size, np.int64),
+        last_vote_step=np.empty(size, np.int64),
         votes=np.empty(size, np.int64),
         values=np.empty((size, processes), np.int64),
     )
@@ -96,31 +110,31 @@ def _first(groups: Groups, size: int) -> Groups:
         groups.key_text,
         groups.text[:size],
         groups.window[:size],
-        groups.prev[:size],
+        groups.last_vote_step[:size],
         groups.votes[:size],
         groups.values[:size],
     )
 
 
 @inlined
-def _home(slots, key, window, prev):  # type: ignore[no-untyped-def]
+def _home(slots, key, window, last_vote_step):  # type: ignore[no-untyped-def]
     """Where to begin to look for a group."""
     mixed = key[0] ^ (np.uint64(window) * np.uint64(0x9E3779B97F4A7C15))
-    mixed ^= np.uint64(prev) * np.uint64(0xD6E8FEB86659FD93)
+    mixed ^= np.uint64(last_vote_step) * np.uint64(0xD6E8FEB86659FD93)
     return np.int64(mixed >> np.uint64(1)) & (len(slots) - 1)
 
 
 @inlined
-def _place(slots, groups, size, key, text, window, prev):  # type: ignore[no-untyped-def]
+def _place(slots, groups, size, key, text, window, last_vote_step):  # type: ignore[no-untyped-def]
     """The group's number; `size`, with sums of zero, if it is new."""
-    keys, texts, windows, prevs, votes, values = groups
-    at = _home(slots, key, window, prev)
+    keys, texts, windows, last_vote_steps, votes, values = groups
+    at = _home(slots, key, window, last_vote_step)
     while True:
         g = slots[at]
         if g < 0:
             slots[at] = size
             keys[size, 0], keys[size, 1] = key[0], key[1]
-            texts[size], windows[size], prevs[size] = text, window, prev
+            texts[size], windows[size], last_vote_steps[size] = text, window, last_vote_step
             votes[size] = 0
             values[size] = 0
             return size
@@ -128,7 +142,7 @@ def _place(slots, groups, size, key, text, window, prev):  # type: ignore[no-unt
             keys[g, 0] == key[0]
             and keys[g, 1] == key[1]
             and windows[g] == window
-            and prevs[g] == prev
+            and last_vote_steps[g] == last_vote_step
         ):
             return np.int64(g)
         at = (at + 1) & (len(slots) - 1)
@@ -136,16 +150,18 @@ def _place(slots, groups, size, key, text, window, prev):  # type: ignore[no-unt
 
 @kernel
 def _group_records(  # type: ignore[no-untyped-def]
-    slots, groups, kept, votes, prev, distinct, is_distinct, key, text, window, values
+    slots, groups, kept, votes, last_vote_step, distinct, is_distinct, key, text, window, values
 ):
     """Add every kept record to its group; returns the number of groups."""
     size = 0
     for k in range(len(kept)):
         ahead = min(k + _FETCH_AHEAD, len(kept) - 1)
         record = kept[ahead]
-        prefetch(slots, _home(slots, key[record], window[record], prev[ahead]))
+        prefetch(slots, _home(slots, key[record], window[record], last_vote_step[ahead]))
         record = kept[k]
-        g = _place(slots, groups, size, key[record], text[record], window[record], prev[k])
+        g = _place(
+            slots, groups, size, key[record], text[record], window[record], last_vote_step[k]
+        )
         size = max(size, g + 1)
         groups[4][g] += votes[k]
         for p in range(len(is_distinct)):
@@ -159,11 +175,11 @@ def _group_records(  # type: ignore[no-untyped-def]
 @kernel
 def _group_groups(slots, groups, size, part, window, shard, shards):  # type: ignore[no-untyped-def]
     """Add a part's groups of a window and shard; returns the number of groups."""
-    keys, texts, windows, prevs, votes, values = part
+    keys, texts, windows, last_vote_steps, votes, values = part
     for k in range(len(windows)):
         if windows[k] != window or keys[k, 1] % shards != shard:
             continue
-        g = _place(slots, groups, size, keys[k], texts[k], window, prevs[k])
+        g = _place(slots, groups, size, keys[k], texts[k], window, last_vote_steps[k])
         size = max(size, g + 1)
         groups[4][g] += votes[k]
         for p in range(values.shape[1]):

@@ -31,7 +31,7 @@ _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 
 
-def unit_homes(columns: Sequence[pa.Array], rows: int) -> NDArray[np.int64]:
+def unit_shard_hashes(columns: Sequence[pa.Array], rows: int) -> NDArray[np.int64]:
     """The public hash of every unit. The shard is the hash modulo the number of shards."""
     homes = np.full(rows, SEED, np.uint64)
     for column in columns:

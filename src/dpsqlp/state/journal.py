@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsqlp.core import Core, Each, ShardId, State, TriggerResult
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
@@ -45,7 +46,6 @@ from dpsqlp.state.shards import (
 )
 from dpsqlp.state.storage import Storage
 from dpsqlp.tables.table import Table
-from dpsqlp.trigger import Each, Pipeline, Place, State, Step
 
 MANIFEST = "manifest.json"
 _PUBLIC = ("fingerprint", "instance", "trigger", "rows", "columns", "inputs_left_behind")
@@ -119,7 +119,7 @@ class Changes:
 class Journal:
     """The journal in a storage, for one pipeline and its secret."""
 
-    def __init__(self, storage: SealedStorage, pipeline: Pipeline) -> None:
+    def __init__(self, storage: SealedStorage, pipeline: Core) -> None:
         """Open the journal."""
         self.storage = storage
         self._shards = Shards(storage, pipeline)
@@ -143,12 +143,12 @@ class Journal:
         """The part of the state that is not in shards: the keys selected, by window."""
         return {window: table for (window, _), table in self._load("selected", each)}
 
-    def _load(self, kind: str, each: Each) -> list[tuple[Place, Any]]:
+    def _load(self, kind: str, each: Each) -> list[tuple[ShardId, Any]]:
         """The committed tables of a kind, in order."""
         found = ((parse_name(name), name) for name in self.manifest.tables)
         places = sorted((place, name) for (other, place), name in found if other == kind)
 
-        def load(item: tuple[Place, str]) -> tuple[Place, Any]:
+        def load(item: tuple[ShardId, str]) -> tuple[ShardId, Any]:
             place, name = item
             assert self.manifest.trigger is not None
             log = self.manifest.tables[name]
@@ -215,7 +215,7 @@ class Journal:
             return None
         return Intent(body["trigger"], body["records"], tuple(body["left_behind"]))
 
-    def save(self, state: State, step: Step, each: Each = map) -> Changes:
+    def save(self, state: State, step: TriggerResult, each: Each = map) -> Changes:
         """Write what a trigger changed; with threads, go on while they do."""
         tables: dict[str, Any] = {
             shard_name(kind, (item, shard)): table
@@ -352,7 +352,7 @@ def input_digest(groups: Groups) -> str:
     without the secret can aim for a collision.
     """
     columns: list[NDArray[Any]] = [groups.key[:, 0], groups.key[:, 1]]
-    columns += [groups.window, groups.prev, groups.votes, *groups.values.T]
+    columns += [groups.window, groups.last_vote_step, groups.votes, *groups.values.T]
     sums = np.zeros(2, np.uint64)
     for half, odd in enumerate(_ODD):
         mixed = np.full(len(groups), odd)

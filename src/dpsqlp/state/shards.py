@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsqlp.core import Core, ShardId
 from dpsqlp.plan import Plan
 from dpsqlp.stages.bound import contents, redo, restore
 from dpsqlp.state.arrays import pack, unpack
@@ -22,7 +23,6 @@ from dpsqlp.state.tables import Arrays, key_delta, redo_keys, unit_delta
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.table import Table
 from dpsqlp.tables.units import UnitTable
-from dpsqlp.trigger import Pipeline, Place
 
 _SNAPSHOT_BYTES = 1 << 28  # deltas are gathered up to this, or to the size of the snapshot
 _SNAPSHOT_FILES = 64
@@ -59,7 +59,7 @@ class Held:
 class Shards:
     """The shard tables in a storage, for one pipeline."""
 
-    def __init__(self, storage: SealedStorage, pipeline: Pipeline) -> None:
+    def __init__(self, storage: SealedStorage, pipeline: Core) -> None:
         self.storage = storage
         self._pipeline = pipeline
 
@@ -75,8 +75,8 @@ class Shards:
         for file in files:
             arrays = unpack(self.read(file))
             if isinstance(table, KeyTable):
-                index = trigger - self._pipeline.plan.windows.first(item)
-                redo_keys(table, arrays, index)
+                step = trigger - self._pipeline.plan.windows.first(item)
+                redo_keys(table, arrays, step)
             elif not isinstance(table, UnitTable):
                 table.insert(*arrays)
             elif file.name.endswith("snapshot"):
@@ -127,7 +127,7 @@ class Shards:
         return [table.ids(np.arange(log.rows, len(table)))]
 
 
-def shard_name(kind: str, place: Place) -> str:
+def shard_name(kind: str, place: ShardId) -> str:
     """The folder of a shard table; `kind` is units, keys or selected."""
     return f"{kind}/{place[0]}/{place[1]}"
 
@@ -139,13 +139,13 @@ def selected_name(window: int) -> str:
     return shard_name("selected", (window, 0))
 
 
-def parse_name(name: str) -> tuple[str, Place]:
+def parse_name(name: str) -> tuple[str, ShardId]:
     """The inverse."""
     kind, item, shard = name.split("/")
     return kind, (int(item), int(shard))
 
 
-def open_places(plan: Plan, trigger: int, shard: int) -> Iterator[tuple[str, Place]]:
+def open_places(plan: Plan, trigger: int, shard: int) -> Iterator[tuple[str, ShardId]]:
     """The tables of a shard that a trigger has open: units of periods, then keys of windows."""
     for period in plan.open_periods(trigger):
         yield "units", (period, shard)

@@ -45,11 +45,11 @@ def key_delta(table: KeyTable, changed: NDArray[np.int64], known: int) -> Arrays
     ]
 
 
-def redo_keys(table: KeyTable, delta: Arrays, index: int) -> None:
-    """Make a table what a delta says, to go on after trigger number `index` of its window."""
+def redo_keys(table: KeyTable, delta: Arrays, step: int) -> None:
+    """Make a table what a delta says, to go on after trigger number `step` of its window."""
     rows, states, totals, ids, lengths, data = delta
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-    table.redo(rows.astype(np.int64), states, totals, ids, Encoded(data, offsets), index)
+    table.redo(rows.astype(np.int64), states, totals, ids, Encoded(data, offsets), step)
 
 
 @numba.njit(nogil=True, cache=True)

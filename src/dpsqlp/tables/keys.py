@@ -20,11 +20,11 @@ KEY_ROW = np.dtype(
     [
         *ID_FIELDS,
         ("count", np.int64),  # distinct units that have counted in this round
-        ("due", np.int32),  # the index at which it is released if nothing more arrives; 0 never
+        ("due", np.int32),  # the step at which it is released if nothing more arrives; 0 never
         ("peak", np.int32),  # count + peak < 0: cannot be released in what remains of the round
-        ("last", np.int32),  # the index of the last release that ended a round; 0 none
+        ("last", np.int32),  # the step of the last release that ended a round; 0 none
         ("round", np.int32),
-        ("touched", np.int32),  # the index at which records last arrived
+        ("touched", np.int32),  # the step at which records last arrived
         ("slot", np.int32),  # its place among the released keys, plus one; 0 never released
     ]
 )
@@ -39,7 +39,7 @@ class KeyTable(Table):
     def __init__(self, processes: int, state_sizes: Sequence[int]) -> None:
         super().__init__(KEY_ROW)
         self.totals = np.zeros((16, processes), np.int64)
-        self.released = Released(state_sizes)
+        self.released = ReleasedKeys(state_sizes)
         self._heap = np.zeros(64, np.uint8)
         self._texts = np.zeros(17, np.int64)  # row r's text is heap[texts[r] : texts[r + 1]]
         self._due: dict[int, list[NDArray[np.int64]]] = {}
@@ -69,15 +69,15 @@ class KeyTable(Table):
         """Remember when these rows are due. An earlier entry for a row is overruled."""
         due = self.rows["due"][rows]
         order = np.argsort(due, kind="stable")
-        indexes, begins = np.unique(due[order], return_index=True)
-        for index, part in zip(indexes, np.split(rows[order], begins[1:]), strict=False):
-            self._due.setdefault(int(index), []).append(part)
+        steps, begins = np.unique(due[order], return_index=True)
+        for step, part in zip(steps, np.split(rows[order], begins[1:]), strict=False):
+            self._due.setdefault(int(step), []).append(part)
 
-    def take_due(self, index: int) -> NDArray[np.int64]:
+    def take_due(self, step: int) -> NDArray[np.int64]:
         """The rows that are due now."""
-        parts = self._due.pop(index, [])
+        parts = self._due.pop(step, [])
         rows: NDArray[np.int64] = np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
-        current: NDArray[np.bool_] = self.rows["due"][rows] == index
+        current: NDArray[np.bool_] = self.rows["due"][rows] == step
         return rows[current]
 
     def words(self) -> NDArray[np.uint64]:
@@ -91,10 +91,10 @@ class KeyTable(Table):
         totals: NDArray[np.int64],
         new_ids: Words,
         new_texts: Encoded,
-        index: int,
+        step: int,
     ) -> None:
         """Append new rows, and give these rows, ids apart, and totals. The table goes on after
-        trigger number `index` of the window: what is due later is scheduled, and released keys
+        trigger number `step` of the window: what is due later is scheduled, and released keys
         are known; their noise paths are evaluated again.
         """
         known = self.size
@@ -104,7 +104,7 @@ class KeyTable(Table):
         self.totals = grown(self.totals, len(self.rows))
         self.totals[at] = totals
         self._append_texts(new_texts, known)
-        self.schedule(at[self.rows["due"][at] > index])
+        self.schedule(at[self.rows["due"][at] > step])
         released = at[self.rows["slot"][at] > self.released.size]
         self.released.append(released[np.argsort(self.rows["slot"][released])])
 
@@ -116,7 +116,7 @@ class KeyTable(Table):
         self._texts[known + 1 : self.size + 1] = begin + texts.offsets[1:]
 
 
-class Released:
+class ReleasedKeys:
     """Keys that have been released, in order of their first release, and their noise states."""
 
     __slots__ = ("at", "rows", "size", "states")
@@ -124,7 +124,7 @@ class Released:
     def __init__(self, state_sizes: Sequence[int]) -> None:
         self.size = 0
         self.rows = np.zeros(0, np.int64)
-        self.at = np.zeros(0, np.int64)  # the index up to which the paths have been evaluated
+        self.at = np.zeros(0, np.int64)  # the step up to which the paths have been evaluated
         self.states = [np.zeros((0, size), np.float64) for size in state_sizes]
 
     @property

@@ -11,6 +11,7 @@ from mutants.breaks import (
     accounting,
     cli,
     clients,
+    core,
     dashboard,
     engines,
     entropy,
@@ -22,7 +23,6 @@ from mutants.breaks import (
     stages,
     state,
     tables,
-    trigger,
 )
 from mutants.breaks.base import Break
 
@@ -34,7 +34,7 @@ BREAKS: list[Break] = [
     *entropy.BREAKS,
     *tables.BREAKS,
     *stages.BREAKS,
-    *trigger.BREAKS,
+    *core.BREAKS,
     *state.BREAKS,
     *clients.BREAKS,
     *sources.BREAKS,

@@ -31,7 +31,7 @@ BREAKS = [
     Break(
         "C c charged as C",
         "5: sum of c_k^2 is at most C c, not C",
-        "accounting/inverse.py",
+        "accounting/privacy_loss.py",
         "return caps.records * caps.records_per_key",
         "return caps.records",
         SHARES,
@@ -96,7 +96,7 @@ BREAKS = [
     Break(
         "distinct under threshold is free",
         "4: free only from the selection process under every_trigger",
-        "accounting/inverse.py",
+        "accounting/privacy_loss.py",
         'return 0 if release == "every_trigger" else caps.records',
         "return 0",
         CALIBRATE + "test_distinct_is_free_only_with_private_keys_at_every_trigger",
@@ -104,7 +104,7 @@ BREAKS = [
     Break(
         "public distinct charged once",
         "5: COUNT(DISTINCT unit) with public keys costs Cs s^2 / sigma^2",
-        "accounting/inverse.py",
+        "accounting/privacy_loss.py",
         "return caps.selections\n",
         "return 1\n",
         CALIBRATE + "test_distinct_is_free_only_with_private_keys_at_every_trigger",
@@ -136,7 +136,7 @@ BREAKS = [
     Break(
         "float error without the root of T",
         "6: q is chosen so that 4 T P r is at most epsilon / 1000",
-        "accounting/inverse.py",
+        "accounting/privacy_loss.py",
         "_PATH_ERROR * math.sqrt(mechanism.triggers)",
         "_PATH_ERROR",
         CALIBRATE + "test_a_sum_has_the_smallest_power_of_two_that_suffices",
@@ -144,7 +144,7 @@ BREAKS = [
     Break(
         "float error of a single draw not charged",
         "6: q is chosen so that 4 T P r is at most epsilon / 1000",
-        "accounting/inverse.py",
+        "accounting/privacy_loss.py",
         "_DRAW_ERROR + _PATH_ERROR",
         "_PATH_ERROR",
         CALIBRATE + "test_a_sum_has_the_smallest_power_of_two_that_suffices",
@@ -184,7 +184,7 @@ BREAKS = [
     Break(
         "selection left out of what is spent",
         "5: nu^2 sums over all noise processes",
-        "accounting/inverse.py",
+        "accounting/privacy_loss.py",
         "terms.append(caps.selections / selection.sigma**2)",
         "terms.append(0.0)",
         CALIBRATE + "test_less_noise_or_a_larger_failure_costs_more",

@@ -8,7 +8,7 @@ BREAKS = [
     Break(
         "run promises more than is kept",
         "1: the unit, with a period if the plan has one",
-        "cli/running.py",
+        "cli/run.py",
         "unit_text(sink.query.unit_names, sink.query.period_us)",
         "unit_text(sink.query.unit_names, None)",
         "cli/test_cli.py::test_run_says_who_is_protected",

@@ -13,7 +13,7 @@ BREAKS = [
     Break(
         "a published release is replaced in the archive of the page",
         "6: a retry re-emits that file",
-        "dashboard/kept.py",
+        "dashboard/archive.py",
         'store_once(self._storage, trigger, f"trigger-{trigger:012d}.parquet", buffer.getvalue())',
         'self._storage.put(f"trigger-{trigger:012d}.parquet", [buffer.getvalue()])',
         "dashboard/test_api.py::test_a_kept_release_is_not_replaced",
@@ -37,7 +37,7 @@ BREAKS = [
     Break(
         "releases are kept with where they came from",
         OWN,
-        "dashboard/kept.py",
+        "dashboard/archive.py",
         '{"status": status}',
         '{"status": status, "folder": str(self.folder)}',
         "dashboard/test_privacy.py::test_nothing_of_the_instance_or_the_source_is_shown",
@@ -45,7 +45,7 @@ BREAKS = [
     Break(
         "operator metrics are always written",
         OWN,
-        "dashboard/watching.py",
+        "dashboard/attach.py",
         "if self._settings.operator:",
         "if True:",
         "dashboard/test_privacy.py::test_a_run_writes_operator_metrics_only_when_asked",

@@ -85,7 +85,7 @@ BREAKS = [
     Break(
         "what is left of a pipeline begins again",
         "6: equal noise is safe only on equal input",
-        "engines/pipeline.py",
+        "engines/instance.py",
         "    if created.plan.query != query.normal_form:\n",
         "    if MANIFEST not in storage.list():\n"
         "        begin_journal(storage, created.plan, created.secret, created.shards)\n"
@@ -119,7 +119,7 @@ BREAKS = [
     Break(
         "a row that fails in spite of TRY stops the run",
         "2: an expression that fails on a row never aborts",
-        "engines/rows.py",
+        "engines/row_query.py",
         "except duckdb.Error:  # of a row, or of the source; the database may be lost",
         "except duckdb.ConversionException:",
         ROWS + "test_other_rows_are_released_as_without_the_failing_ones",
@@ -127,7 +127,7 @@ BREAKS = [
     Break(
         "a row is dropped with those beside it",
         "2: the row query maps each row by itself",
-        "engines/rows.py",
+        "engines/row_query.py",
         "if piece.num_rows == 1:",
         "if piece.num_rows <= 2:",
         ROWS + "test_exactly_the_failing_rows_are_dropped",
@@ -135,7 +135,7 @@ BREAKS = [
     Break(
         "memory that many rows take drops one",
         "2: the row query maps each row by itself",
-        "engines/rows.py",
+        "engines/row_query.py",
         "length = max(piece.num_rows // 2, 1)",
         "start, length = start + 1, max(piece.num_rows // 2, 1)",
         ROWS + "test_rows_that_fail_only_together_are_kept",
@@ -143,7 +143,7 @@ BREAKS = [
     Break(
         "the text of a late error is shown",
         "1: no record shows up in an error",
-        "engines/rows.py",
+        "engines/row_query.py",
         'raise duckdb.Error("It failed.") from None',
         "raise",
         ROWS + "test_what_fails_late_says_nothing_about_a_record",

@@ -43,7 +43,7 @@ BREAKS = [
     Break(
         "letters do not matter",
         "6: the fingerprint covers whatever shapes units",
-        "sql/normal.py",
+        "sql/canonical_form.py",
         'identifier.set("quoted", True)',
         'identifier.set("this", identifier.name.lower()); identifier.set("quoted", True)',
         "sql/test_plan.py::test_letters_change_the_fingerprint",
@@ -75,7 +75,7 @@ BREAKS = [
     Break(
         "a row says how long a result is",
         "2: one row cannot exhaust the memory and stop the run",
-        "sql/growth.py",
+        "sql/row_limits.py",
         "return _is_constant(arguments[:1]) or _is_limited",
         "return True or _is_limited",
         GROWTH + "test_a_result_of_any_length_is_refused",

@@ -25,7 +25,7 @@ BREAKS = [
         "due keys forgotten at a restart",
         "7: releases equal those of a scan over all keys",
         "tables/keys.py",
-        '        self.schedule(at[self.rows["due"][at] > index])\n',
+        '        self.schedule(at[self.rows["due"][at] > step])\n',
         "",
         JOURNAL + "test_a_restart_at_every_trigger_changes_nothing",
     ),

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from dpsqlp.core import TriggerRelease, collect
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine
-from dpsqlp.engines.pipeline import load_secret
+from dpsqlp.engines.instance import load_secret
 from dpsqlp.engines.spark.session import configure, prepared, spoken
 from dpsqlp.engines.spark.tasks import PAYLOADS, AdvanceTask, BoundTask, read_payloads
 from dpsqlp.entropy.canonical import Encoded
@@ -34,7 +35,6 @@ from dpsqlp.state.journal import Changes, Intent, secret_check
 from dpsqlp.state.remote import storage_at
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.shards import File, TableLog, open_places, parse_name, shard_name
-from dpsqlp.trigger import Releases, collect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +110,7 @@ class SparkEngine(Engine):
     @spoken("run the trigger")
     def _compute(
         self, trigger: int, records: Any, position: Any
-    ) -> tuple[Changes, Callable[[], Releases]]:
+    ) -> tuple[Changes, Callable[[], TriggerRelease]]:
         manifest = self.journal.manifest
         task = (
             self._state,
@@ -156,7 +156,7 @@ class SparkEngine(Engine):
             raise _shards_went_wrong(trigger)
         tables = {name: log for name, log in logs.items() if log is not None}
         for (window, _), ids in sorted(selected.items()):
-            self.core.settle(self._selected, window, ids)
+            self.core.mark_selected(self._selected, window, ids)
         still_open = self.plan.windows.open(trigger + 1)
         self._selected = {w: keys for w, keys in self._selected.items() if w in still_open}
         tables |= self.journal.save_selected(self._selected, trigger)
@@ -170,10 +170,10 @@ class SparkEngine(Engine):
             for place, kind in enumerate(self.query.unit_kinds)
             if kind in HASHED_KINDS
         ]
-        home = f"xxhash64({', '.join(columns)})" if columns else str(SEED)
-        return f"CAST(pmod({home}, {self.shards}) AS INT)"
+        shard_hash = f"xxhash64({', '.join(columns)})" if columns else str(SEED)
+        return f"CAST(pmod({shard_hash}, {self.shards}) AS INT)"
 
-    def _collected(self, trigger: int, parts: list[tuple[int, Encoded, Any]]) -> Releases:
+    def _collected(self, trigger: int, parts: list[tuple[int, Encoded, Any]]) -> TriggerRelease:
         windows = [np.full(len(texts), window, np.int64) for window, texts, _ in parts]
         return collect(
             self.plan,

@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from dpsqlp.engines.clock import Clock, SystemClock
 from dpsqlp.engines.spark.engine import SparkEngine
+from dpsqlp.engines.spark.files import as_declared, no_records
 from dpsqlp.engines.spark.session import WHOLE_FILES
-from dpsqlp.engines.spark.sources import as_declared, no_records
 from dpsqlp.errors import SourceError, TriggerError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import GridTime, Source

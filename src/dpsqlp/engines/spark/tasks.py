@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpsqlp.core import Core
 from dpsqlp.engines.engine import micro_batch
-from dpsqlp.engines.pipeline import load_secret, read_pipeline
+from dpsqlp.engines.instance import load_secret, read_instance
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
@@ -38,7 +39,6 @@ from dpsqlp.state.shards import Held, Shard, Shards, TableLog, parse_name, selec
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.table import Table
 from dpsqlp.tables.units import UnitTable
-from dpsqlp.trigger import Pipeline
 
 PAYLOADS = "shard INT, payload BINARY"
 _FORGET_AFTER = 8  # triggers that another worker has run a shard
@@ -75,7 +75,7 @@ class BoundTask(Task):
         plan, rows = worker.pipeline.plan, list(batches)
         batch = micro_batch(pa.Table.from_batches(rows)) if rows else _no_records(plan)
         records = worker.pipeline.admit(batch, self.trigger)
-        if (records.home % worker.shards != shard).any():
+        if (records.shard_hash % worker.shards != shard).any():
             raise StateError(
                 f"Spark gave shard {shard} records of another. Nothing was released. This version"
                 " of Spark is not one that dpsqlp knows; please report it."
@@ -133,14 +133,14 @@ class Worker:
                 f"The secret that this worker finds in {task.secret} or in its environment is not"
                 " the driver's. Nothing was released. Give all machines the same."
             )
-        created = read_pipeline(self._storage, key)
+        created = read_instance(self._storage, key)
         if created is None or created.secret.instance.hex() != task.instance:
             raise StateError(
                 f"The state {task.state} of this worker is not the driver's. Put the state where"
                 " the driver and all executors see the same folder."
             )
         self.shards = created.shards
-        self.pipeline = Pipeline(created.plan, created.secret)
+        self.pipeline = Core(created.plan, created.secret)
         self._files = Shards(self._storage, self.pipeline)
         self._held: dict[str, tuple[int, Held]] = {}
 
@@ -240,7 +240,7 @@ def _groups_arrays(groups: Groups, rows: NDArray[np.int64]) -> list[NDArray[Any]
     return [
         groups.key[rows],
         groups.window[rows],
-        groups.prev[rows],
+        groups.last_vote_step[rows],
         groups.votes[rows],
         groups.values[rows],
         texts.data,
@@ -253,15 +253,15 @@ def _groups(parts: list[list[NDArray[Any]]], processes: int) -> Groups:
     none = [np.empty((0, 2), np.uint64), *[np.empty(0, np.int64)] * 3]
     none += [np.empty((0, processes), np.int64), np.empty(0, np.uint8), np.zeros(1, np.int64)]
     columns = list(zip(none, *parts, strict=True))
-    key, window, prev, votes, values = (np.concatenate(column) for column in columns[:5])
+    key, window, last_vote_step, votes, values = (np.concatenate(column) for column in columns[:5])
     texts = [Encoded(data, offsets) for data, offsets in zip(*columns[5:], strict=True)]
-    order = np.lexsort((prev, window, *key.T))
+    order = np.lexsort((last_vote_step, window, *key.T))
     return Groups(
         key[order],
         Encoded.concatenate(texts),
         order,
         window[order],
-        prev[order],
+        last_vote_step[order],
         votes[order],
         values[order],
     )

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from dpsqlp.errors import SqlError
-from dpsqlp.sql.place import Text
+from dpsqlp.sql.location import Text
 
 INTEGERS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}  # and their digits
 _TYPES = {

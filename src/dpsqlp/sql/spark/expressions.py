@@ -16,8 +16,8 @@ from sqlglot import exp
 
 from dpsqlp.errors import SqlError
 from dpsqlp.sql.database import Binder, DatabaseError
-from dpsqlp.sql.place import Text
-from dpsqlp.sql.scope import sql
+from dpsqlp.sql.location import Text
+from dpsqlp.sql.relations import sql
 from dpsqlp.sql.spark.cells import INTEGERS, NULL, Cell, cast, decimal_parts, literal
 
 _LONGEST = 200_000  # characters of one expression in Spark SQL

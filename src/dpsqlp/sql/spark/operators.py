@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from dpsqlp.sql.scope import sql
+from dpsqlp.sql.relations import sql
 from dpsqlp.sql.spark.cells import (
     INTEGERS,
     Cell,

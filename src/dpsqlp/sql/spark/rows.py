@@ -23,7 +23,7 @@ from dpsqlp.errors import SqlError
 from dpsqlp.sql.database import Binder, quote, syntax_tree
 from dpsqlp.sql.dialect import Stream
 from dpsqlp.sql.query import Query
-from dpsqlp.sql.scope import sql
+from dpsqlp.sql.relations import sql
 from dpsqlp.sql.spark import operators, texts, times
 from dpsqlp.sql.spark.cells import Cell, name_sql, spark_type
 from dpsqlp.sql.spark.expressions import Expression, different, refused

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from dpsqlp.cli.progress import count, moment
-from dpsqlp.engines.clock import Schedule
-from dpsqlp.engines.pipeline import SECRET_VARIABLE, description, load_secret, read_pipeline
+from dpsqlp.engines.clock import TriggerGrid
+from dpsqlp.engines.instance import SECRET_VARIABLE, description, load_secret, read_instance
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
 from dpsqlp.sql import total, unit_text
-from dpsqlp.sql.clock import duration
+from dpsqlp.sql.emit import duration
 from dpsqlp.state.journal import MANIFEST, read_manifest
 from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.storage import LocalStorage
@@ -67,7 +67,7 @@ def _manifest(storage: LocalStorage, key: bytes | None) -> Public:
     """
     if key is not None:
         sealed = SealedStorage(storage)
-        read_pipeline(sealed, key)
+        read_instance(sealed, key)
         read_manifest(sealed)
     public = read_public(storage, MANIFEST)
     if public is None:
@@ -99,7 +99,7 @@ def _promise(plans: Sequence[Plan], body: dict[str, Any]) -> str:
 def _time(plan: Plan, body: dict[str, Any], manifest: Public) -> list[tuple[str, str]]:
     """Spent, triggers and windows: public time alone."""
     public = body["public"]
-    schedule = Schedule(**public["schedule"])
+    schedule = TriggerGrid(**public["schedule"])
     trigger = manifest["trigger"]
     if trigger is None:
         return [("spent", "nothing: no trigger has run"), ("triggers", "none")]

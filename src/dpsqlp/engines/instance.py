@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsqlp.engines.clock import Schedule
+from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.entropy.secret import SECRET_BYTES, Secret
 from dpsqlp.errors import SecretError, StateError
 from dpsqlp.plan import Plan
@@ -24,7 +24,7 @@ _NAME = "pipeline.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
+class Instance:
     """A pipeline instance: its plan and secret, when it was created, and its number of shards."""
 
     plan: Plan
@@ -33,13 +33,13 @@ class Created:
     shards: int
 
 
-def open_pipeline(
+def open_instance(
     storage: SealedStorage, query: Query, key: bytes, now: int, shards: int
-) -> Created:
+) -> Instance:
     """The pipeline in a storage, or a new one. A stored plan is read back, never refitted."""
-    created = read_pipeline(storage, key)
+    created = read_instance(storage, key)
     if created is None:
-        return create_pipeline(storage, query, make_plan(query), key, now, shards)
+        return create_instance(storage, query, make_plan(query), key, now, shards)
     if created.plan.query != query.normal_form:
         raise StateError(
             "The query or its parameters are not those this state was made with. Run the"
@@ -49,7 +49,7 @@ def open_pipeline(
     return created
 
 
-def read_pipeline(storage: SealedStorage, key: bytes) -> Created | None:
+def read_instance(storage: SealedStorage, key: bytes) -> Instance | None:
     """The pipeline in a storage, if there is one. The storage is unlocked."""
     public = description(storage.plain)
     if public is None:
@@ -68,12 +68,12 @@ def read_pipeline(storage: SealedStorage, key: bytes) -> Created | None:
     found = storage.get_public(_NAME)
     assert found is not None, "it is replaced, never deleted"
     body, _ = found
-    return Created(Plan.restore(body["plan"]), secret, body["created"], body["shards"])
+    return Instance(Plan.restore(body["plan"]), secret, body["created"], body["shards"])
 
 
-def create_pipeline(
+def create_instance(
     storage: SealedStorage, query: Query, plan: Plan, key: bytes, now: int, shards: int
-) -> Created:
+) -> Instance:
     """A new pipeline with this plan, in an empty storage. The engine reads it back.
 
     The first manifest comes before the description, so that a description without one is what is
@@ -86,7 +86,7 @@ def create_pipeline(
             " the whole folder from a copy made since the last trigger, or begin a new pipeline in"
             " an empty one, which spends again."
         )
-    schedule = Schedule.of(query, plan.triggers, now)
+    schedule = TriggerGrid.of(query, plan.triggers, now)
     secret = Secret(key, Secret.new().instance)
     body = {
         "plan": plan.describe(),
@@ -106,7 +106,7 @@ def create_pipeline(
     storage.unlock(secret)
     begin_journal(storage, plan, secret, shards)
     storage.put_public(_NAME, body, {})
-    return Created(plan, secret, now, shards)
+    return Instance(plan, secret, now, shards)
 
 
 def load_secret(path: Path, storage_is_new: bool) -> bytes:

@@ -23,9 +23,9 @@ from dpsqlp.entropy.prf import Words
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
-from dpsqlp.stages.advance import Released, advance, publish
+from dpsqlp.stages.advance import ShardRelease, advance, publish
 from dpsqlp.stages.batch import MicroBatch, Records, admit
-from dpsqlp.stages.bound import Bounded, bound, find_settled
+from dpsqlp.stages.bound import Bounded, bound, find_already_selected
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.stages.route import key_shards, route
 from dpsqlp.tables.keys import KeyTable
@@ -34,12 +34,12 @@ from dpsqlp.tables.units import UnitTable
 
 
 @dataclass(frozen=True, slots=True)
-class Releases:
+class TriggerRelease:
     """What leaves at one trigger: rows sorted by (window, key bytes)."""
 
     trigger: int
     window: NDArray[np.int64]
-    index: NDArray[np.int64]  # of the trigger within the window, 1..T
+    step: NDArray[np.int64]  # of the trigger within the window, 1..T
     key_text: Encoded  # canonical bytes
     values: NDArray[np.int64]  # (rows, processes), in quanta
 
@@ -47,23 +47,23 @@ class Releases:
         return len(self.window)
 
 
-Place = tuple[int, int]  # (period or window, shard)
+ShardId = tuple[int, int]  # (period or window, shard)
 Each = Callable[..., Iterable[Any]]
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TriggerResult:
     """What a trigger did to each shard: its releases, and what its journal needs."""
 
     trigger: int
     plan: Plan
-    groups: dict[Place, Groups]  # the bounded input
-    units: dict[Place, Bounded]
-    keys: dict[Place, Released]
+    groups: dict[ShardId, Groups]  # the bounded input
+    units: dict[ShardId, Bounded]
+    keys: dict[ShardId, ShardRelease]
 
     @property
-    def releases(self) -> Releases:
+    def releases(self) -> TriggerRelease:
         """The releases of all shards."""
         parts = self.keys.values()
         counts = [len(part.key_text) for part in parts]
@@ -82,10 +82,10 @@ class State:
     trigger: int | None = None
     units: dict[int, list[UnitTable]] = field(default_factory=dict)  # by period
     keys: dict[int, list[KeyTable]] = field(default_factory=dict)  # by window
-    selected: dict[int, Table] = field(default_factory=dict)  # keys by window, if plan.settles
+    selected: dict[int, Table] = field(default_factory=dict)  # keys by window, if plan.spares_votes
 
 
-class Pipeline:
+class Core:
     """A plan with its secret: the immutable half of a running query."""
 
     __slots__ = ("keys", "noises", "plan", "public", "public_ids", "public_texts", "units")
@@ -103,20 +103,20 @@ class Pipeline:
             self.public = Table()
             self.public.insert(self.public_ids)
 
-    def run(self, state: State, batch: MicroBatch, trigger: int) -> Releases:
+    def run(self, state: State, batch: MicroBatch, trigger: int) -> TriggerRelease:
         """Run one trigger. If the batch or the trigger is refused, the state is unchanged."""
-        return self.step(state, self.admit(batch, trigger)).releases
+        return self.compute(state, self.admit(batch, trigger)).releases
 
     def admit(self, batch: MicroBatch, trigger: int) -> Records:
         """The records that may count at a trigger. Needs no state, so it can run ahead."""
         return admit(self.plan, batch, trigger, self.units, self.keys, self.public)
 
-    def step(self, state: State, records: Records, each: Each = map) -> Step:
+    def compute(self, state: State, records: Records, each: Each = map) -> TriggerResult:
         """Run one trigger and tell what it changed. `each` is map, or maps shards in threads."""
         trigger = records.trigger
         _check_turn(self.plan, state, trigger)
 
-        def by_unit(task: tuple[Place, UnitTable, Rows]) -> tuple[Place, Bounded, Groups]:
+        def by_unit(task: tuple[ShardId, UnitTable, Rows]) -> tuple[ShardId, Bounded, Groups]:
             place, table, members = task
             return place, *self.by_unit(table, records, members, state.selected)
 
@@ -124,7 +124,7 @@ class Pipeline:
         units = list(each(by_unit, tasks))  # (period, shard), what was kept, its groups
         parts = [part for _, _, part in units]
 
-        def by_key(task: tuple[Place, KeyTable]) -> tuple[Place, Groups, Released]:
+        def by_key(task: tuple[ShardId, KeyTable]) -> tuple[ShardId, Groups, ShardRelease]:
             (window, shard), table = task
             groups = merge(parts, window, shard, state.shards)
             return (window, shard), groups, self.by_key(table, groups, window, trigger)
@@ -133,10 +133,10 @@ class Pipeline:
         keys = list(each(by_key, windows))  # (window, shard), groups, what is released
 
         for (window, _), _, released in keys:
-            self.settle(state.selected, window, released.selected)
+            self.mark_selected(state.selected, window, released.selected)
         state.trigger = trigger
         _drop_closed(self.plan, state, trigger)
-        return Step(
+        return TriggerResult(
             trigger,
             self.plan,
             groups={place: groups for place, groups, _ in keys},
@@ -151,21 +151,21 @@ class Pipeline:
 
         `selected` has the keys that were selected at the triggers before, by window.
         """
-        settled = find_settled(selected, records, members)
-        bounded = bound(self.plan, table, records, members, settled)
+        already_selected = find_already_selected(selected, records, members)
+        bounded = bound(self.plan, table, records, members, already_selected)
         return bounded, combine(self.plan, records, bounded)
 
-    def by_key(self, table: KeyTable, groups: Groups, window: int, trigger: int) -> Released:
+    def by_key(self, table: KeyTable, groups: Groups, window: int, trigger: int) -> ShardRelease:
         """Add a shard's groups to its keys, select and release."""
-        index = trigger - self.plan.windows.first(window)
-        return advance(self.plan, self.noises, table, groups, window, index)
+        step = trigger - self.plan.windows.first(window)
+        return advance(self.plan, self.noises, table, groups, window, step)
 
-    def settle(self, selected: dict[int, Table], window: int, ids: Words) -> None:
+    def mark_selected(self, selected: dict[int, Table], window: int, ids: Words) -> None:
         """Remember the keys that a trigger selected: they need no more votes."""
-        if self.plan.settles:
+        if self.plan.spares_votes:
             selected.setdefault(window, Table()).insert(ids)
 
-    def _key_tasks(self, state: State, trigger: int) -> Iterator[tuple[Place, KeyTable]]:
+    def _key_tasks(self, state: State, trigger: int) -> Iterator[tuple[ShardId, KeyTable]]:
         """The keys of every open (window, shard)."""
         for window in self.plan.windows.open(trigger):
             if window not in state.keys:
@@ -205,12 +205,12 @@ def _check_turn(plan: Plan, state: State, trigger: int) -> None:
 
 def _unit_tasks(
     plan: Plan, state: State, records: Records
-) -> Iterator[tuple[Place, UnitTable, Rows]]:
+) -> Iterator[tuple[ShardId, UnitTable, Rows]]:
     """The units of every open (period, shard), and which records are theirs."""
     for period in plan.open_periods(records.trigger):
         if period not in state.units:
             state.units[period] = [UnitTable() for _ in range(state.shards)]
-        shards = route(records.home, records.period, period, state.shards)
+        shards = route(records.shard_hash, records.period, period, state.shards)
         for shard, (table, members) in enumerate(zip(state.units[period], shards, strict=True)):
             yield (period, shard), table, members
 
@@ -231,18 +231,18 @@ def collect(
     window: NDArray[np.int64],
     key_text: Encoded,
     values: NDArray[np.int64],
-) -> Releases:
-    """Released rows of all shards, in an order that does not come from state."""
+) -> TriggerRelease:
+    """ShardRelease rows of all shards, in an order that does not come from state."""
     columns = pa.table({"window": window, "key": key_text.to_arrow()})
     order = pc.sort_indices(
         columns, sort_keys=[("window", "ascending"), ("key", "ascending")]
     ).to_numpy()
     order = order.astype(np.int64)
     stride = plan.windows.stride or 0
-    return Releases(
+    return TriggerRelease(
         trigger=trigger,
         window=window[order],
-        index=trigger - window[order] * stride,
+        step=trigger - window[order] * stride,
         key_text=key_text.take(order),
         values=values[order],
     )

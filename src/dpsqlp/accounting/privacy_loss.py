@@ -23,7 +23,7 @@ import math
 from typing import TYPE_CHECKING
 
 from dpsqlp.accounting.gdp import bisect, delta_of
-from dpsqlp.accounting.model import Calibration, Caps, Process, Release
+from dpsqlp.accounting.model import Calibration, ContributionBounds, Process, ReleasePolicy
 
 if TYPE_CHECKING:  # importing the mechanisms would load numba
     from dpsqlp.mechanisms.base import Mechanism
@@ -35,7 +35,9 @@ _TAIL = 4.5  # deviations: beyond them a shift of narrow noise moves probabiliti
 _LARGEST_ERROR = 100.0  # of float error: past it e^error leaves nothing to promise
 
 
-def charge(process: Process, caps: Caps, release: Release, private_keys: bool) -> int:
+def charge(
+    process: Process, caps: ContributionBounds, release: ReleasePolicy, private_keys: bool
+) -> int:
     """The largest sum over (key, window) of squared contributions, for L = 1.
 
     0: the process is released from the selection process.
@@ -58,7 +60,7 @@ def float_charge(deviation: float, touched: int, mechanism: Mechanism) -> float:
 
 
 def squared_nu(
-    calibration: Calibration, caps: Caps, mechanism: Mechanism, release: Release
+    calibration: Calibration, caps: ContributionBounds, mechanism: Mechanism, release: ReleasePolicy
 ) -> float:
     """[nu^2] of the whole output, from the sigmas."""
     selection = calibration.selection
@@ -72,7 +74,7 @@ def squared_nu(
 
 
 def epsilon_spent(
-    calibration: Calibration, caps: Caps, mechanism: Mechanism, release: Release
+    calibration: Calibration, caps: ContributionBounds, mechanism: Mechanism, release: ReleasePolicy
 ) -> float:
     """The epsilon bought at `calibration.delta`, from the sigmas and the thresholds' failure.
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from dpsqlp.dashboard.kept import Kept, OperatorLog
+from dpsqlp.dashboard.archive import Kept, OperatorLog
 from dpsqlp.dashboard.process import TOKEN_VARIABLE, Settings, beside, check_installed
 from dpsqlp.engines.engine import Engine, Progress
-from dpsqlp.engines.together import is_done
+from dpsqlp.engines.runner import is_done
 from dpsqlp.errors import UnavailableError
 from dpsqlp.sinks.base import Sink
 

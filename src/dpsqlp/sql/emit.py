@@ -8,7 +8,7 @@ from fractions import Fraction
 from sqlglot import exp
 
 from dpsqlp.sql.dialect import EmitClause
-from dpsqlp.sql.place import Text
+from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import Emit, Hop, SourceDef, Tumble
 
 TRIGGERS_MAX = 2**20

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEAD_SECONDS = 10.0
 
 
-class PromptProtocol(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """Closes a connection whose request has not arrived in time."""
 
     _deadline: asyncio.TimerHandle | None = None

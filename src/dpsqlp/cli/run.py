@@ -12,13 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from dpsqlp.cli.exit_codes import INTERRUPTED
 from dpsqlp.cli.log import Log
 from dpsqlp.cli.progress import make_progress, moment
-from dpsqlp.cli.refusing import INTERRUPTED
 from dpsqlp.engines.engine import Engine, Progress
+from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.engines.script import open_engine, open_spark_engine
 from dpsqlp.engines.spark.session import start_session
-from dpsqlp.engines.together import run_together
 from dpsqlp.errors import PlanError, UnavailableError
 from dpsqlp.sinks.base import make_sink
 from dpsqlp.sql import (
@@ -34,7 +34,7 @@ from dpsqlp.sql import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dpsqlp.dashboard.watching import Watching
+    from dpsqlp.dashboard.attach import Watching
 
 DONE = 0
 
@@ -106,7 +106,7 @@ def run_script(
                     watching.report(name, what)
 
             begin = (lambda name: None) if watching is None else watching.begin
-            run_together(engines, stop, report, begin)
+            run_side_by_side(engines, stop, report, begin)
             stopped = stop.is_set() and not all(e.finished for e in engines.values())
         for line in progress.summary():
             log.say("summary", line)
@@ -121,7 +121,7 @@ def run_script(
 
 
 def _watching(state: Path, port: int | None, operator_metrics: bool) -> Watching:
-    from dpsqlp.dashboard.watching import Watching
+    from dpsqlp.dashboard.attach import Watching
 
     return Watching(state, port=port, operator=operator_metrics)
 

@@ -19,7 +19,7 @@ _PAUSE_US, _PAUSE_US_MAX = 250_000, 10_000_000
 _NEVER = 1 << 62
 
 
-def run_together(
+def run_side_by_side(
     engines: Mapping[str, Engine],
     stop: threading.Event,
     report: Report,

@@ -1,4 +1,4 @@
-"""The deliberate breaks of a trigger and its plan."""
+"""The deliberate breaks of the core and its plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BREAKS = [
     Break(
         "caps forgotten after each trigger",
         "2: without a period unit state is never dropped",
-        "trigger.py",
+        "core.py",
         "        state.trigger = trigger\n",
         "        state.trigger = trigger\n        state.units.clear()\n",
         CAPS,
@@ -40,7 +40,7 @@ BREAKS = [
     Break(
         "unit state dropped a trigger early",
         "8: unit state dropped while its records are still accepted",
-        "trigger.py",
+        "core.py",
         "periods = plan.periods.open(trigger + 1)",
         "periods = plan.periods.open(trigger + 2)",
         INVARIANTS + "test_a_unit_is_remembered_until_the_last_trigger_of_its_period",
@@ -64,18 +64,18 @@ BREAKS = [
     Break(
         "an empty trigger skipped",
         "1: every grid trigger runs and commits, with or without records",
-        "trigger.py",
+        "core.py",
         "        _check_turn(self.plan, state, trigger)\n",
         "        _check_turn(self.plan, state, trigger)\n"
         "        if len(records) == 0:\n"
         "            state.trigger = trigger\n"
-        "            return Step(trigger, self.plan, {}, {}, {})\n",
+        "            return TriggerResult(trigger, self.plan, {}, {}, {})\n",
         BAD_INPUT + "test_an_empty_micro_batch_is_a_trigger_like_any_other",
     ),
     Break(
         "a trigger left out",
         "1: every grid trigger runs",
-        "trigger.py",
+        "core.py",
         "trigger != state.trigger + 1",
         "trigger <= state.trigger",
         BAD_INPUT + "test_a_trigger_out_of_turn_is_refused[3]",
@@ -83,7 +83,7 @@ BREAKS = [
     Break(
         "a trigger run twice",
         "1: every grid trigger runs once",
-        "trigger.py",
+        "core.py",
         "trigger != state.trigger + 1",
         "trigger not in (state.trigger, state.trigger + 1)",
         INVARIANTS + "test_no_trigger_runs_twice",
@@ -91,7 +91,7 @@ BREAKS = [
     Break(
         "more triggers than T",
         "8: more triggers than T must be refused",
-        "trigger.py",
+        "core.py",
         "not 1 <= trigger <= plan.triggers:",
         "not 1 <= trigger:",
         BAD_INPUT + "test_more_triggers_than_paid_for_are_refused",
@@ -107,7 +107,7 @@ BREAKS = [
     Break(
         "a window without records passed over",
         "1: every public key of every grid window is released at every trigger",
-        "trigger.py",
+        "core.py",
         "windows = list(self._key_tasks(state, trigger))",
         "seen = np.unique(np.concatenate([part.window for part in parts]))\n"
         "        windows = [t for t in self._key_tasks(state, trigger) if t[0][0] in seen]",
@@ -116,7 +116,7 @@ BREAKS = [
     Break(
         "rows in table order",
         "6: released rows are sorted by (window, key bytes)",
-        "trigger.py",
+        "core.py",
         "    order = order.astype(np.int64)\n",
         "    order = np.arange(len(window))\n",
         INVARIANTS + "test_releases_are_in_the_order_of_window_and_key",

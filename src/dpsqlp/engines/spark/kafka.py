@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dpsqlp.engines.spark.sources import as_declared, no_records
+from dpsqlp.engines.spark.files import as_declared, no_records
 from dpsqlp.errors import PlanError
 from dpsqlp.sources.base import declared_schema
 from dpsqlp.sources.kafka import KafkaSource, make_decoder

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
-def apart(work: Callable[..., T], *arguments: Any, tell: Tell) -> T:
+def run_in_subprocess(work: Callable[..., T], *arguments: Any, tell: Tell) -> T:
     """What `work(*arguments, tell)` returns, run in a new process."""
     here, there = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_child, args=(there, work, arguments), daemon=True)

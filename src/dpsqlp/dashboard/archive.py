@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from dpsqlp.dashboard.about import ABOUT, About
 from dpsqlp.engines.engine import Engine, Progress
-from dpsqlp.engines.pipeline import description
+from dpsqlp.engines.instance import description
 from dpsqlp.errors import StateError
 from dpsqlp.sinks.base import Sink, store_once
 from dpsqlp.sql.release import FIXED
