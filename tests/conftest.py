@@ -19,7 +19,7 @@ _GROUPS = {  # what shares a server is run by one worker; the longest first
     "kafka": re.compile(r"tests/kafka/"),
     "postgres": re.compile(r"tests/postgres/"),
     "browser": re.compile(r"tests/dashboard/test_browser"),
-    "site": re.compile(r"tests/docs/"),
+    "site": re.compile(r"tests/docs/test_site"),
 }
 _LEFT_OUT = "left out"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import WAIT_SECONDS
+from support.processes import WAIT_SECONDS
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ import dpsqlp.sql
 from dpsqlp.cli.app import app
 from dpsqlp.engines.script import open_spark_engine
 from dpsqlp.errors import PlanError
-from processes import WAIT_SECONDS, started, until
+from support.processes import WAIT_SECONDS, started, until
 
 COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
 OPTIONS = (

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 
-from dashboard.asking import NOW, SINK, ask, client
+from dashboard.client import NOW, SINK, ask, client
 from dashboard.pipelines import HOSTILE, SQL, replay, write_events
 from dpsqlp.dashboard import history as history_module
 from dpsqlp.dashboard.about import About
@@ -29,8 +29,9 @@ from dpsqlp.dashboard.statement import guess_percent
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import SinkError, StateError
 from dpsqlp.sql import compile_script, explain_text
-from processes import until
-from running import Collected, FakeClock, step
+from support.fake_clock import FakeClock
+from support.pipelines import Collected, step
+from support.processes import until
 
 pytestmark = pytest.mark.slow
 

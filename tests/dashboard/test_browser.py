@@ -15,8 +15,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from dashboard.pipelines import ADDRESS, COMMAND, HOSTILE, PAGES, live_run
-from processes import WAIT_SECONDS, started
 from support.components import chromium
+from support.processes import WAIT_SECONDS, started
 
 FLAGS = [
     "--no-sandbox",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.asking import SINK, ask, client, everything, fetch
+from dashboard.client import SINK, ask, client, everything, fetch
 from dashboard.pipelines import live_run, replay, write_events
-from processes import until
-from state.sealing import committed
+from state.sealed_storages import committed
+from support.processes import until
 
 
 def test_unreleased_data_changes_no_byte(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ import httpx2
 import pytest
 from typer.testing import CliRunner
 
-from dashboard.asking import fetch
+from dashboard.client import fetch
 from dashboard.pipelines import ADDRESS, COMMAND, LIVE, live_run
 from dpsqlp.cli.app import app
 from dpsqlp.dashboard import process, request_timeout
 from dpsqlp.dashboard.attach import Watching
 from dpsqlp.errors import PlanError
-from processes import WAIT_SECONDS, descendants, kill, started, until
+from support.processes import WAIT_SECONDS, descendants, kill, started, until
 
 pytestmark = pytest.mark.slow
 

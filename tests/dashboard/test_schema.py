@@ -11,7 +11,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
-from dashboard.asking import NOW
+from dashboard.client import NOW
 from dpsqlp.dashboard.answers import Answers
 from dpsqlp.dashboard.app import make_app
 from dpsqlp.dashboard.guard import Policy

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.asking import SINK, client
+from dashboard.client import SINK, client
 from dpsqlp.dashboard.guard import ADDRESS_MAX, Policy
 from dpsqlp.dashboard.process import Settings, address, is_loopback, listen
 from dpsqlp.errors import PlanError

@@ -35,9 +35,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ports import free_ports
-from processes import WAIT_SECONDS
 from support.components import KAFKA
+from support.ports import free_ports
+from support.processes import WAIT_SECONDS
 
 USER, PASSWORD = "reader", "right"
 

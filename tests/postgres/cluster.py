@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import psycopg
 
-from ports import free_ports
-from processes import WAIT_SECONDS
+from support.ports import free_ports
+from support.processes import WAIT_SECONDS
 
 PASSWORD = "it's a \\ test"
 SETTINGS = {

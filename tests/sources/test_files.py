@@ -19,7 +19,7 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script, connect
 from dpsqlp.sql.query import SourceDef
-from running import at
+from support.pipelines import at
 
 COLUMNS = (("unit", "VARCHAR"), ("a", "INTEGER"), ("ts", "TIMESTAMP"))
 Line = tuple[Any, Any, Any]

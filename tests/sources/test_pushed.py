@@ -28,9 +28,9 @@ from dpsqlp.sources.pushed import PushedSource, StandardInput, as_table
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
-from processes import WAIT_SECONDS, until
-from running import at
 from state.disks import FakeDisk
+from support.pipelines import at
+from support.processes import WAIT_SECONDS, until
 
 COLUMNS = (("unit", "VARCHAR"), ("a \"b' c", "INTEGER"), ("ts", "TIMESTAMP"))
 SOURCE = SourceDef("s", COLUMNS, {})

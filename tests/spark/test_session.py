@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from processes import WAIT_SECONDS, started
 from spark.servers import environment
+from support.processes import WAIT_SECONDS, started
 
 pytestmark = pytest.mark.needs("java")
 PROGRAM = """

@@ -29,8 +29,9 @@ from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql import compile_script
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
-from processes import started, until
-from running import MINUTE, SECRET, START, Collected, FakeClock, Record, at, script, table
+from support.fake_clock import START, FakeClock
+from support.pipelines import MINUTE, SECRET, Collected, Record, at, script, table
+from support.processes import started, until
 
 PYTHON = "connector = 'python'"
 SCHEMA = "unit STRING, k STRING, x DOUBLE, ts TIMESTAMP_NTZ"

@@ -19,10 +19,10 @@ from dpsqlp.plan import Plan
 from dpsqlp.state import shards as shards_module
 from dpsqlp.state.journal import Intent
 from dpsqlp.state.storage import LocalStorage, Storage
-from plans import COUNT, SECRET, make_batch, make_plan
 from reference.streams import Stream, micro_batch, rows_of, run_core, streams
 from state.disks import Crash, FakeDisk
-from state.sealing import opened_journal
+from state.sealed_storages import opened_journal
+from support.plans import COUNT, SECRET, make_batch, make_plan
 
 ROOT = Path("/state")
 

@@ -21,9 +21,10 @@ from dpsqlp.sql import compile_script
 from dpsqlp.state import shards
 from dpsqlp.state.sealed import SealedStorage, read_public
 from dpsqlp.state.storage import LocalStorage
-from running import MINUTE, SECRET, START, FakeClock, Record, made, script, step, table
 from state.disks import Crash, FakeDisk
-from state.sealing import unlocked
+from state.sealed_storages import unlocked
+from support.fake_clock import START, FakeClock
+from support.pipelines import MINUTE, SECRET, Record, made, script, step, table
 
 ROOT = Path("/state")
 RARE, UNIT, OFTEN, VALUE = "quagmire-4711", "zebedee-0815", "thoroughfare", 5.40625

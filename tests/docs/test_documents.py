@@ -31,7 +31,7 @@ from dpsqlp.experiments.paper import SYNTHETIC
 from dpsqlp.mechanisms import fit_blt
 from dpsqlp.sql import compile_script, options
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
 BLOCK = re.compile(

@@ -13,7 +13,7 @@ from dpsqlp.dashboard.answers import Answers
 from dpsqlp.dashboard.app import make_app
 from dpsqlp.dashboard.guard import Policy
 from dpsqlp.dashboard.origins import find_origins
-from processes import WAIT_SECONDS
+from support.processes import WAIT_SECONDS
 
 NOW = 1_714_530_000_000_000  # 2024-05-01 02:20
 SINK = "/api/v1/sinks/popular"
