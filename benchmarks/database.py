@@ -24,6 +24,7 @@ from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from postgres import cluster as clusters
+from support.components import postgres_programs
 
 
 def release(trigger: int, rows: int) -> pa.Table:
@@ -103,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     rows = parser.parse_args().rows
-    programs = clusters.binaries()
+    programs = postgres_programs()
     if programs is None:
         sys.exit("PostgreSQL is not installed: `make services` gets it.")
     clusters.SETTINGS["fsync"] = "on"

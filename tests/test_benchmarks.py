@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from processes import WAIT_SECONDS
+from support.processes import WAIT_SECONDS
+
+pytestmark = pytest.mark.slow
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

@@ -19,9 +19,9 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, TriggerError
 from dpsqlp.mechanisms import Blt
 from dpsqlp.plan import Plan, WindowSchedule
-from plans import COUNT, SECRET, SILENT, make_batch, make_plan, readable, run, total
 from reference.streams import Stream, run_core, run_twin
-from twin import Row
+from reference.twin import Row
+from support.plans import COUNT, SECRET, SILENT, make_batch, make_plan, readable, run, total
 
 BOTH = pytest.mark.parametrize("release", ["every_trigger", "threshold"])
 EMPTY = make_batch()

@@ -11,6 +11,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dpsqlp.accounting import Calibration, ContributionBounds, Process, ReleasePolicy, calibrate
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 
+pytestmark = pytest.mark.slow
+
 COUNT = Process("views", "count")
 SUM = Process("seconds", "sum", 0, -20.0, 600.0)
 DISTINCT = Process("people", "distinct")

@@ -31,6 +31,8 @@ from audit.audit import (
 from dpsqlp.accounting import ContributionBounds, Spending, thresholds
 from dpsqlp.plan import Plan
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Case:

@@ -24,7 +24,7 @@ import dpsqlp.sql
 from dpsqlp.cli.app import app
 from dpsqlp.engines.script import open_spark_engine
 from dpsqlp.errors import PlanError
-from processes import WAIT_SECONDS, started, until
+from support.processes import WAIT_SECONDS, started, until
 
 COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
 OPTIONS = (
@@ -327,6 +327,7 @@ def lines(start: int) -> bytes:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(number: int, tmp_path: Path) -> None:
     """A signal while standard input is open: 130, and the same command resumes."""
@@ -361,6 +362,7 @@ def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(number: int, tmp_path: 
     assert abs(views - 2 * USERS) < 100
 
 
+@pytest.mark.slow
 def test_a_background_job_is_not_ended_by_ctrl_c(tmp_path: Path) -> None:
     """A shell has it ignore SIGINT, which is meant for the script in front. SIGTERM ends it."""
     file = tmp_path / "live.sql"
@@ -427,6 +429,7 @@ def test_a_folder_is_no_secret(script: Path, tmp_path: Path) -> None:
     assert "is a folder. Give --secret a file" in " ".join(answer.output.split())
 
 
+@pytest.mark.slow
 def test_a_pipe_that_nobody_reads_is_said_so(tmp_path: Path) -> None:
     """And the last release comes again, to whoever reads then."""
     write_events(tmp_path, [])

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from processes import end, launch
-from running import HOUR, START, Record, made, replay, script, write
+from support.fake_clock import START
+from support.pipelines import HOUR, Record, made, replay, script, write
+from support.processes import end, launch
 
 WORKER = Path(__file__).with_name("worker.py")
 ALL = os.environ.get("DPSQLP_CRASH") == "all"

@@ -16,9 +16,12 @@ from dpsqlp.engines.local import LocalEngine
 from dpsqlp.errors import DpsqlpError, SecretError, SourceError, StateError
 from dpsqlp.state.sealed import FORMAT
 from dpsqlp.state.storage import LocalStorage
-from processes import until
-from running import MINUTE, START, FakeClock, Record, made, run_all, script, write
-from state.sealing import committed, opened_folder
+from state.sealed_storages import committed, opened_folder
+from support.fake_clock import START, FakeClock
+from support.pipelines import MINUTE, Record, made, run_all, script, write
+from support.processes import until
+
+pytestmark = pytest.mark.slow
 
 QUARTER = 15 * MINUTE
 

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import slow
 from crash.crashes import ALL, Worker, begun, copied, outputs, steps
-from running import MINUTE, START, FakeClock, made
+from support import slow_unit
+from support.fake_clock import START, FakeClock
+from support.pipelines import MINUTE, made
+
+pytestmark = pytest.mark.slow
 
 KILLED = -signal.SIGKILL
 OBJECTS = ("intent.json", "units", "keys", "selected", "releases", "manifest.json", "out")
@@ -51,14 +54,14 @@ def test_killed_while_cuts_wait(worker: Worker, tmp_path: Path) -> None:
     """Each trigger reads what had come by its own cut, however often the process ends and whatever
     has come since.
     """
-    pipeline, feed = tmp_path / "begun", slow.Files(tmp_path)
+    pipeline, feed = tmp_path / "begun", slow_unit.Files(tmp_path)
     pipeline.mkdir()
-    sql = slow.script(feed.clause.replace("in/", f"{tmp_path}/in/"), "15 MINUTES")
+    sql = slow_unit.script(feed.clause.replace("in/", f"{tmp_path}/in/"), "15 MINUTES")
     sql = sql.replace("connector = 'python'", "connector = 'parquet', path = 'out'")
     (pipeline / "query.sql").write_text(sql)
     engine = made(pipeline, sql, clock=FakeClock(START))
     for trigger in (1, 2, 4):  # the third was missed
-        feed.deliver(slow.crowd(trigger))
+        feed.deliver(slow_unit.crowd(trigger))
         engine.cut(trigger)
     engine.close()
     now = START + 4 * 15 * MINUTE
@@ -66,7 +69,7 @@ def test_killed_while_cuts_wait(worker: Worker, tmp_path: Path) -> None:
     assert worker.run(whole, now=now) == 0
     expected, kinds = outputs(whole), steps(whole)
     assert len(expected) == 4
-    feed.deliver(slow.crowd(5))
+    feed.deliver(slow_unit.crowd(5))
     assert "remove cuts" in kinds
     for kill_at in range(1, len(kinds) + 1) if ALL else _sample(kinds):
         folder = copied(pipeline, "killed")

@@ -16,8 +16,11 @@ from dpsqlp.sql.query import Query
 from dpsqlp.state import shards
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
-from running import HOUR, SECRET, START, FakeClock, Record, replay, script, write
 from state.disks import Crash, FakeDisk
+from support.fake_clock import START, FakeClock
+from support.pipelines import HOUR, SECRET, Record, replay, script, write
+
+pytestmark = pytest.mark.slow
 
 STATE, OUT = Path("/state"), Path("/out")
 

@@ -32,9 +32,9 @@ from dpsqlp.sql import compile_script
 from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.state import shards
 from dpsqlp.state.storage import LocalDisk, LocalStorage
-from plans import COUNT, SECRET, make_plan
 from state.disks import FakeDisk
-from state.sealing import opened_journal
+from state.sealed_storages import opened_journal
+from support.plans import COUNT, SECRET, make_plan
 
 
 class Standing:

@@ -21,7 +21,7 @@ from dpsqlp.dashboard.archive import ArchivingSink
 from dpsqlp.engines.script import open_engine
 from dpsqlp.sinks.base import make_sink
 from dpsqlp.sql import compile_script
-from processes import WAIT_SECONDS, started, until
+from support.processes import WAIT_SECONDS, started, until
 
 COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
 ADDRESS = re.compile(r"http://\S+(?=\s)")

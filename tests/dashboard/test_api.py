@@ -32,8 +32,11 @@ from dpsqlp.dashboard.statement import guess_percent
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import SinkError, StateError
 from dpsqlp.sql import compile_script, explain_text
-from processes import until
-from running import Collected, FakeClock, step
+from support.fake_clock import FakeClock
+from support.pipelines import Collected, step
+from support.processes import until
+
+pytestmark = pytest.mark.slow
 
 HOUR = 3_600_000_000
 WINDOWS = [1_714_521_600_000_000 + n * HOUR for n in range(3)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from dashboard.pipelines import ADDRESS, COMMAND, HOSTILE, PAGES, live_run
-from processes import WAIT_SECONDS, started
+from support.components import chromium
+from support.processes import WAIT_SECONDS, started
 
 FLAGS = [
     "--no-sandbox",
@@ -40,15 +40,9 @@ expect.set_options(timeout=PATIENCE_MS)
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """The distribution's Chromium; `make services` installs it."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        text = "The browser tests need Chromium. Install it, for example with `make services`."
-        if os.environ.get("CI"):
-            pytest.fail(text)
-        pytest.skip(text)
+    """The distribution's Chromium."""
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        launched = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         yield launched
         launched.close()
 

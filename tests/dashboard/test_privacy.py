@@ -10,8 +10,8 @@ import pytest
 
 from dashboard.api_client import SINK, ask, client, everything, fetch
 from dashboard.pipelines import live_run, replay, write_events
-from processes import until
-from state.sealing import committed
+from state.sealed_storages import committed
+from support.processes import until
 
 
 def test_unreleased_data_changes_no_byte(tmp_path: Path) -> None:
@@ -36,6 +36,7 @@ def test_unreleased_data_changes_no_byte(tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_the_state_the_stream_and_the_secret_are_not_needed(ran: Path, tmp_path: Path) -> None:
     """Nothing but the folders of releases is read."""
     shutil.copytree(ran, tmp_path / "ran")
@@ -63,6 +64,7 @@ def test_nothing_of_the_instance_or_the_source_is_shown(ran: Path) -> None:
         assert hidden not in shown
 
 
+@pytest.mark.slow
 def test_operator_metrics_are_off(ran: Path, tmp_path: Path) -> None:
     """Also where a run has written them."""
     shutil.copytree(ran, tmp_path / "ran")
@@ -109,6 +111,7 @@ def test_an_error_is_logged_without_what_was_asked(
         assert text not in printed + answers[0].text + answers[1].text
 
 
+@pytest.mark.slow
 def test_a_run_writes_operator_metrics_only_when_asked(tmp_path: Path) -> None:
     for options, found in (((), 404), (("--operator-metrics",), 200)):
         folder = tmp_path / str(found)

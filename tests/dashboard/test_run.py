@@ -23,7 +23,9 @@ from dpsqlp.dashboard.attach import Dashboard
 from dpsqlp.dashboard.server import Settings
 from dpsqlp.dashboard.server_process import serve_in_subprocess
 from dpsqlp.errors import PlanError
-from processes import WAIT_SECONDS, descendants, kill, started, until
+from support.processes import WAIT_SECONDS, descendants, kill, started, until
+
+pytestmark = pytest.mark.slow
 
 
 def reachable(address: str) -> bool:

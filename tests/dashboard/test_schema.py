@@ -18,6 +18,8 @@ from dpsqlp.dashboard.guard import Policy
 from dpsqlp.dashboard.openapi import description
 from dpsqlp.dashboard.release_sources import find_sources
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 50
 PATHS = list(description(operator=True)["paths"])
 

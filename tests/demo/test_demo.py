@@ -15,6 +15,8 @@ from dpsqlp.demo.data import DAY_US, FINAL, START_US, TICKET, generate
 from dpsqlp.demo.view import Moment, Row, show
 from dpsqlp.errors import StateError
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_day_is_the_same_every_time_and_within_the_day() -> None:
     day, again = generate(users=500), generate(users=500)

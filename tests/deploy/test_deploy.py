@@ -4,44 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from dpsqlp.sql import compile_script
+from support.components import compose
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
 
-def missing(what: str) -> None:
-    """Skip, and say so; on CI that is a failure."""
-    text = f"There is no {what} here. Run `make services`."
-    if os.environ.get("CI"):
-        pytest.fail(text)
-    pytest.skip(text)
-
-
-def compose() -> list[str]:
-    """Docker's compose command: the plugin, or the program of old."""
-    for command in (["docker", "compose"], ["docker-compose"]):
-        if shutil.which(command[0]):
-            asked = subprocess.run([*command, "version"], capture_output=True, check=False)
-            if asked.returncode == 0:
-                return command
-    missing("docker compose")
-    raise AssertionError
-
-
 def config(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    words = [*compose(), "-f", str(DEPLOY / "compose.yaml"), "config"]
+    command = compose()
+    assert command is not None
+    words = [*command, "-f", str(DEPLOY / "compose.yaml"), "config"]
     return subprocess.run(
         words, capture_output=True, text=True, env=os.environ | environment, check=False
     )
 
 
+@pytest.mark.needs("compose")
 def test_the_compose_file() -> None:
     """It is valid, keeps secret and state apart, and has no password of its own."""
     checked = config({"POSTGRES_PASSWORD": "given"})
@@ -70,9 +54,8 @@ def test_the_image_has_what_the_pipeline_needs() -> None:
     assert '"--log", "json"' in text
 
 
+@pytest.mark.needs("systemd")
 def test_the_systemd_unit() -> None:
-    if not shutil.which("systemd-analyze"):
-        missing("systemd-analyze")
     words = ["systemd-analyze", "verify", str(DEPLOY / "dpsqlp@.service")]
     checked = subprocess.run(words, capture_output=True, text=True, check=False)
     problems = [line for line in checked.stderr.splitlines() if "dpsqlp" in line]

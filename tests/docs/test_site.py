@@ -16,6 +16,8 @@ import pytest
 import dpsqlp
 from dpsqlp import errors
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

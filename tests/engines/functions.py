@@ -33,7 +33,8 @@ from dpsqlp.errors import SqlError
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.database import bad_function
 from dpsqlp.sql.row_limits import unbounded
-from running import SECRET, Collected, FakeClock, made, step
+from support.fake_clock import FakeClock
+from support.pipelines import SECRET, Collected, made, step
 
 MEMORY_BYTES = 12 << 30
 DEEP = 50_000

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-import slow
 from dpsqlp.cli.inspect import inspection
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SourceError, StateError
-from running import (
+from support import slow_unit
+from support.fake_clock import START, FakeClock
+from support.pipelines import (
     HOUR,
     MINUTE,
     SECRET,
-    START,
     Collected,
-    FakeClock,
     Record,
     made,
     replay,
@@ -26,7 +25,7 @@ from running import (
     write,
 )
 
-Make = Callable[[Path], slow.Feed]
+Make = Callable[[Path], slow_unit.Feed]
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +36,8 @@ def same_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["files", "stdin"])
 def make_feed(request: pytest.FixtureRequest) -> Make:
-    def make(folder: Path) -> slow.Feed:
-        return slow.Files(folder) if request.param == "files" else slow.Lines()
+    def make(folder: Path) -> slow_unit.Feed:
+        return slow_unit.Files(folder) if request.param == "files" else slow_unit.Lines()
 
     return make
 
@@ -48,20 +47,21 @@ def test_a_slow_unit_moves_nobody(make_feed: Make, killed: bool, tmp_path: Path)
     """Whatever a trigger takes, the next ones read what had come by their own times; also when the
     process ends while their cuts wait.
     """
-    slow.check_virtual(tmp_path, make_feed, killed=killed)
+    slow_unit.check_virtual(tmp_path, make_feed, killed=killed)
 
 
+@pytest.mark.slow
 def test_a_slow_unit_moves_nobody_by_the_machines_clock(make_feed: Make, tmp_path: Path) -> None:
-    slow.check_real(tmp_path, make_feed)
+    slow_unit.check_real(tmp_path, make_feed)
 
 
 def test_a_cut_that_is_missing_between_others_is_refused(tmp_path: Path) -> None:
     """Its records would be passed over, and the trigger would run without them."""
-    feed = slow.Files(tmp_path)
-    sql = slow.script(feed.clause, "15 MINUTES")
+    feed = slow_unit.Files(tmp_path)
+    sql = slow_unit.script(feed.clause, "15 MINUTES")
     engine = made(tmp_path, sql, clock=FakeClock(START))
     for trigger in (1, 2, 3):
-        feed.deliver(slow.crowd(trigger))
+        feed.deliver(slow_unit.crowd(trigger))
         engine.cut(trigger)
     engine.close()
     kept = tmp_path / "state/t/cuts"

@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = Path(__file__).parent / "functions.py"
 ALL = os.environ.get("DPSQLP_FUNCTIONS") == "all"  # a quarter of an hour or more
 
 
+@pytest.mark.slow
 def test_no_function_stops_a_run() -> None:
     """All that the catalogue lists and the compiler accepts, on hostile rows beside others'."""
     arguments = ["5", "every", "24"] if ALL else ["1", "some", "24"]

@@ -27,13 +27,12 @@ from dpsqlp.sources.pushed import PushedSource, StandardInput
 from dpsqlp.state.journal import MANIFEST, Intent
 from dpsqlp.state.sealed import read_public
 from dpsqlp.state.storage import LocalStorage
-from running import (
+from support.fake_clock import START, FakeClock
+from support.pipelines import (
     HOUR,
     MINUTE,
     SECRET,
-    START,
     Collected,
-    FakeClock,
     Record,
     as_twin,
     made,

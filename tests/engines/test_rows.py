@@ -19,20 +19,9 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import show
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
-from running import (
-    HOUR,
-    MINUTE,
-    SECRET,
-    START,
-    FakeClock,
-    Record,
-    made,
-    replay,
-    run_all,
-    script,
-    step,
-)
-from running import write as write_file
+from support.fake_clock import START, FakeClock
+from support.pipelines import HOUR, MINUTE, SECRET, Record, made, replay, run_all, script, step
+from support.pipelines import write as write_file
 
 BUCKETS = "TIME_BUCKET(TO_MINUTES(CAST(x AS BIGINT)), ts) AS b, COUNT(*) AS n"  # fails at x = 0
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dpsqlp.entropy.canonical import Encoded, encode, kind_of
 from dpsqlp.errors import BatchError
-from twin import canonical
+from reference.twin import canonical
 
 # Hypothesis builds its table of characters in the first draw.
 SLOW_FIRST_DRAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

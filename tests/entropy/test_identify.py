@@ -10,7 +10,7 @@ import pytest
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.secret import Secret
-from twin import derive, mac
+from reference.twin import derive, mac
 
 SECRET = Secret(bytes(range(32)), bytes(range(100, 116)))
 # A block holds 16 bytes and the length takes 4; past 64 blocks messages are chained one by one.

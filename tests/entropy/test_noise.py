@@ -10,7 +10,7 @@ import pytest
 
 from dpsqlp.entropy.noise import Noise
 from dpsqlp.entropy.secret import Secret
-from twin import derive, normal, uniform_draws
+from reference.twin import derive, normal, uniform_draws
 
 SECRET = Secret(bytes(range(32)), bytes(range(50, 66)))
 PLAN = bytes(range(200, 232))

@@ -12,7 +12,7 @@ import pytest
 import dpsqlp
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError
-from twin import derive
+from reference.twin import derive
 
 KEY, INSTANCE = bytes(range(32)), bytes(range(16))
 SOURCES = sorted(Path(dpsqlp.__file__).parent.rglob("*.py"))

@@ -19,6 +19,7 @@ import pytest
 from nbclient import NotebookClient
 
 from dpsqlp.sql import compile_script
+from support.components import compose
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -39,6 +40,7 @@ def run(folder: Path, *words: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 def test_web_analytics(tmp_path: Path) -> None:
     """Popular articles and all countries are released, near the truth."""
     folder = tmp_path / "web-analytics"
@@ -56,25 +58,15 @@ def test_web_analytics(tmp_path: Path) -> None:
     assert all(1_900 < n < 2_100 for n in readers.values())
 
 
-def compose() -> list[str]:
-    """Docker's compose command: the plugin, or the program of old."""
-    for command in (["docker", "compose"], ["docker-compose"]):
-        if shutil.which(command[0]):
-            asked = subprocess.run([*command, "version"], capture_output=True, check=False)
-            if asked.returncode == 0:
-                return command
-    text = "There is no docker compose here. Run `make services`."
-    if os.environ.get("CI"):
-        pytest.fail(text)
-    pytest.skip(text)
-
-
+@pytest.mark.needs("compose")
 def test_kafka_to_postgres_services() -> None:
     """The compose file is valid beside deploy's; it brings the query and the readers."""
     folder = EXAMPLES / "kafka-to-postgres"
     files = ["-f", str(ROOT / "deploy" / "compose.yaml"), "-f", str(folder / "compose.yaml")]
+    command = compose()
+    assert command is not None
     checked = subprocess.run(
-        [*compose(), *files, "config"],
+        [*command, *files, "config"],
         capture_output=True,
         text=True,
         env=os.environ | {"POSTGRES_PASSWORD": "given"},
@@ -101,6 +93,7 @@ def test_kafka_to_postgres_query() -> None:
     assert sent["ts"] == "2024-05-01 12:00:00"
 
 
+@pytest.mark.slow
 def test_notebook() -> None:
     """It is kept without outputs, and runs to its end with both plots."""
     path = EXAMPLES / "notebook" / "live_counts.ipynb"

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 from dpsqlp.cli.app import app
 from dpsqlp.experiments import industry, plots, subprocesses
 from dpsqlp.experiments.data import write_day
-from processes import WAIT_SECONDS, started, until
+from support.processes import WAIT_SECONDS, started, until
+
+pytestmark = pytest.mark.slow
 
 SYNTHETIC = (
     *("preset", "records", "units", "triggers", "keys", "linf", "l1", "l2", "seconds"),

@@ -41,6 +41,8 @@ from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 from experiments import jobs
 
+pytestmark = pytest.mark.slow
+
 DAY = Stream("day/*.parquet", 0)
 
 

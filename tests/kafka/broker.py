@@ -18,7 +18,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
@@ -36,22 +35,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ports import free_ports
-from processes import WAIT_SECONDS
+from support.components import KAFKA
+from support.ports import free_ports
+from support.processes import WAIT_SECONDS
 
-JARS = Path(__file__).parents[2] / ".services" / "kafka"
 USER, PASSWORD = "reader", "right"
-
-
-def needed() -> Path:
-    """The broker's jars; without them a test is skipped, on CI it fails."""
-    jars = JARS / "broker"
-    if not jars.is_dir():
-        text = "There is no Kafka broker here. Run `make services`."
-        if os.environ.get("CI"):
-            pytest.fail(text)
-        pytest.skip(text)
-    return jars
 
 
 class Broker:
@@ -59,7 +47,6 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._jars = needed()
         plain, controller, sasl, tls = free_ports(4)
         self.address, self.sasl, self.tls = (f"127.0.0.1:{port}" for port in (plain, sasl, tls))
         self.certificate = folder / "certificate.pem"
@@ -99,7 +86,7 @@ class Broker:
         self._java("kafka.tools.StorageTool", "format", "-t", "A" * 21 + "Q", "-c").wait()
 
     def _java(self, *words: str) -> subprocess.Popen[bytes]:
-        command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{self._jars}/*", *words]
+        command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{KAFKA / 'broker'}/*", *words]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 [*command, str(self._settings)],

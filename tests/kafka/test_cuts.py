@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-import slow
 from dpsqlp.entropy.secret import Secret
 from kafka.broker import Broker
-from running import SECRET
+from support import slow_unit
+from support.pipelines import SECRET
 
 
-class Topic(slow.Feed):
+class Topic(slow_unit.Feed):
     """A topic of its own for each pipeline."""
 
     def __init__(self, broker: Broker, name: str) -> None:
@@ -20,7 +20,7 @@ class Topic(slow.Feed):
         self.clause = f"connector = 'kafka', brokers = '{broker.address}', topic = '{name}'"
         broker.create(name, 2)
 
-    def deliver(self, rows: list[slow.Row]) -> None:
+    def deliver(self, rows: list[slow_unit.Row]) -> None:
         for partition in (0, 1):
             self._broker.send(self._name, rows[partition::2], partition)
 
@@ -33,10 +33,12 @@ def the_same_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_slow_unit_moves_nobody(broker: Broker, topic: str, killed: bool, tmp_path: Path) -> None:
     """Records up to the offsets at its grid time are a trigger's, whenever it runs."""
-    slow.check_virtual(tmp_path, lambda f: Topic(broker, f"{topic}-{f.name}"), killed=killed)
+    slow_unit.check_virtual(tmp_path, lambda f: Topic(broker, f"{topic}-{f.name}"), killed=killed)
 
 
 def test_a_slow_unit_moves_nobody_by_the_machines_clock(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    slow.check_real(tmp_path, lambda f: Topic(broker, f"{topic[:99]}-{f.parent.name}-{f.name}"))
+    slow_unit.check_real(
+        tmp_path, lambda f: Topic(broker, f"{topic[:99]}-{f.parent.name}-{f.name}")
+    )

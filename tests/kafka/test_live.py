@@ -18,7 +18,7 @@ import pytest
 from kafka.broker import Broker
 from postgres.cluster import Cluster, in_sql
 from postgres.conftest import cluster, server
-from processes import end, launch
+from support.processes import end, launch
 
 __all__ = ["cluster", "server"]  # fixtures
 
@@ -55,7 +55,7 @@ class Process:
         self._start()
 
     def _start(self) -> None:
-        words = [sys.executable, str(Path(__file__).with_name("live.py")), str(self._folder)]
+        words = [sys.executable, str(Path(__file__).with_name("worker.py")), str(self._folder)]
         with (self._folder / "errors").open("ab") as errors:
             self._process = launch(
                 words,

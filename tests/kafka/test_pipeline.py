@@ -15,11 +15,10 @@ from dpsqlp.engines.engine import Progress
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SqlError, UnavailableError
 from kafka.broker import Broker
-from running import (
+from support.fake_clock import START, FakeClock
+from support.pipelines import (
     MINUTE,
     SECRET,
-    START,
-    FakeClock,
     Record,
     made,
     replay,

@@ -25,7 +25,7 @@ from dpsqlp.errors import PlanError, SinkError, UnavailableError
 from dpsqlp.sinks.kafka import KafkaSink
 from dpsqlp.sql import connect
 from kafka.broker import Broker, Registry
-from processes import WAIT_SECONDS, started
+from support.processes import WAIT_SECONDS, started
 
 PIPELINE = "p" * 32
 

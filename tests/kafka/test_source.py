@@ -30,9 +30,9 @@ from dpsqlp.sources.base import declared_schema
 from dpsqlp.sources.kafka import KafkaSource
 from dpsqlp.sql.query import SourceDef
 from kafka.broker import PASSWORD, USER, Broker, Registry
-from ports import free_ports
-from processes import WAIT_SECONDS
-from running import at
+from support.pipelines import at
+from support.ports import free_ports
+from support.processes import WAIT_SECONDS
 
 COLUMNS = (("unit", "TEXT"), ("k", "BIGINT"), ("ts", "TIMESTAMP"))
 

@@ -19,7 +19,8 @@ from dpsqlp.sql.query import SourceDef
 from kafka.broker import PASSWORD, USER, Broker
 from postgres.cluster import Cluster, in_sql
 from postgres.conftest import cluster, server
-from running import SECRET, START, FakeClock, step
+from support.fake_clock import START, FakeClock
+from support.pipelines import SECRET, step
 
 __all__ = ["cluster", "server"]  # fixtures
 

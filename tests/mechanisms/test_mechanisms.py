@@ -13,9 +13,10 @@ import pytest
 from dpsqlp.errors import PlanError, TriggerError
 from dpsqlp.mechanisms import Blt, Mechanism, Tree, fit_blt, from_parameters
 from mechanisms import toeplitz
+from support.quick import QUICK
 
-EVERY_T = range(1, 131)
 SOME_T = sorted({1, *(2**k + e for k in range(1, 8) for e in (-1, 0, 1))})
+EVERY_T = SOME_T if QUICK else range(1, 131)
 
 cached_fit = functools.cache(fit_blt)
 MAKERS = {"tree": functools.cache(Tree), "blt": cached_fit}

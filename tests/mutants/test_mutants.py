@@ -14,6 +14,7 @@ from mutants.run import PROJECT, StaleError, apply, copy_tree, try_break
 QUICK = ("beta not over T", "Cs ignored", "selection noise from first appearance", "no upper clamp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_break_is_caught(name: str) -> None:
     """The test named for the break fails on the broken copy."""

@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
-README = "tests/test_docs.py::test_examples_do_what_the_document_shows[README.md]"
+README = "tests/docs/test_documents.py::test_examples_do_what_the_document_shows[README.md]"
 
 
 def run(*words: str | Path, folder: Path = ROOT) -> str:

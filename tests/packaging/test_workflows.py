@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from support.components import actionlint
+
 ROOT = Path(__file__).parents[2]
-ACTIONLINT = ROOT / ".services" / "bin" / "actionlint"
 
 
+@pytest.mark.needs("actionlint")
 def test_the_workflow_is_valid() -> None:
     """actionlint finds nothing to say."""
-    path = ACTIONLINT if ACTIONLINT.exists() else shutil.which("actionlint")
-    if path is None:
-        text = "The workflow's test needs actionlint. With Go installed, run `make services`."
-        if os.environ.get("CI"):
-            pytest.fail(text)
-        pytest.skip(text)
+    program = actionlint()
+    assert program is not None
     files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     assert files
     checked = subprocess.run(
-        [path, "-no-color", *files], cwd=ROOT, capture_output=True, text=True, check=False
+        [program, "-no-color", *files], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stdout
 

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import psycopg
 
-from ports import free_ports
-from processes import WAIT_SECONDS
+from support.ports import free_ports
+from support.processes import WAIT_SECONDS
 
 PASSWORD = "it's a \\ test"
 SETTINGS = {
@@ -33,14 +33,6 @@ SETTINGS = {
     "standard_conforming_strings": "off",
     "synchronous_commit": "off",
 }
-
-
-def binaries() -> Path | None:
-    """Where the server's programs are."""
-    on_path = shutil.which("initdb")
-    found = [Path(on_path).resolve().parent] if on_path else []
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in found if (folder / "postgres").exists()), None)
 
 
 class Cluster:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from postgres.cluster import Cluster, binaries
+from postgres.cluster import Cluster
+from support.components import postgres_programs
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A server; where there is none the tests are skipped, and say so."""
-    programs = binaries()
-    if programs is None:
-        said = "PostgreSQL is not installed: `make services` gets it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(said)
-        pytest.skip(said)
+    """A server."""
+    programs = postgres_programs()
+    assert programs is not None
     made = Cluster(programs)
     try:
         made.start()

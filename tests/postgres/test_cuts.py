@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-import slow
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.sources import postgres as module
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sql.query import SourceDef
 from postgres.cluster import Cluster, in_sql
-from running import SECRET
+from support import slow_unit
+from support.pipelines import SECRET
 
 
-class Table(slow.Feed):
+class Table(slow_unit.Feed):
     """A table of its own for each pipeline, by its sequence or by the server's clock."""
 
     def __init__(self, server: Cluster, name: str) -> None:
@@ -30,7 +30,7 @@ class Table(slow.Feed):
             " x text)"
         )
 
-    def deliver(self, rows: list[slow.Row]) -> None:
+    def deliver(self, rows: list[slow_unit.Row]) -> None:
         with self._server.connect() as connection:
             connection.cursor().executemany(
                 f"INSERT INTO {self._name} (unit, k, x) VALUES (%s, %s, %s)",
@@ -46,11 +46,11 @@ def the_same_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_slow_unit_moves_nobody(server: Cluster, killed: bool, tmp_path: Path) -> None:
     """Rows up to the sequence's value at its grid time are a trigger's, whenever it runs."""
-    slow.check_virtual(tmp_path, lambda f: Table(server, f"e_{f.name}"), killed=killed)
+    slow_unit.check_virtual(tmp_path, lambda f: Table(server, f"e_{f.name}"), killed=killed)
 
 
 def test_a_slow_unit_moves_nobody_by_the_machines_clock(server: Cluster, tmp_path: Path) -> None:
-    slow.check_real(tmp_path, lambda f: Table(server, f"e_{f.parent.name}_{f.name}"))
+    slow_unit.check_real(tmp_path, lambda f: Table(server, f"e_{f.parent.name}_{f.name}"))
 
 
 class FakeTime:

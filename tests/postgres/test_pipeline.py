@@ -20,18 +20,8 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SinkError, UnavailableError
 from dpsqlp.sources.postgres import PostgresSource
 from postgres.cluster import Cluster, bad_line, in_sql
-from running import (
-    MINUTE,
-    SECRET,
-    START,
-    FakeClock,
-    Record,
-    made,
-    run_all,
-    run_engines,
-    script,
-    step,
-)
+from support.fake_clock import START, FakeClock
+from support.pipelines import MINUTE, SECRET, Record, made, run_all, run_engines, script, step
 
 QUARTER = 15 * MINUTE
 TABLE = (

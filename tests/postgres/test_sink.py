@@ -30,7 +30,7 @@ from dpsqlp.sinks.base import Sink, make_sink
 from dpsqlp.sinks.postgres import PostgresSink
 from dpsqlp.sql.options import from_environment
 from postgres.cluster import PASSWORD, Cluster, bad_line
-from processes import WAIT_SECONDS, started, until
+from support.processes import WAIT_SECONDS, started, until
 
 KEYS = ["it's", 'a "b"', "ünï", "", None, "\\.", "\\N", "a\nb\r\n", "NULL", ",", " x ", "😀"]
 

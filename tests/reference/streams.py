@@ -25,7 +25,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.batch import MicroBatch
-from twin import Row, Twin, canonical
+from reference.twin import Row, Twin, canonical
 
 SECRET = Secret(bytes(range(32)), bytes(range(16)))
 KEYS: list[tuple[Any, ...]] = [

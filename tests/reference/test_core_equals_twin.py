@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from dpsqlp.core import Core, State
 from reference.streams import SECRET, Stream, micro_batch, rows_of, run_core, run_twin, streams
+from support.quick import QUICK
 
+SHARE = 5 if QUICK else 1
 GRID = [(kind, release) for kind in ("tree", "blt") for release in ("every_trigger", "threshold")]
 
 
 @pytest.mark.parametrize(("kind", "release"), GRID)
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=250 // SHARE, deadline=None, derandomize=True)
 @given(data=st.data(), shards=st.sampled_from([1, 2, 7]))
 def test_core_equals_twin(kind: str, release: str, data: st.DataObject, shards: int) -> None:
     """Every mechanism, policy, cap combination and shard count releases what the twin does."""
@@ -24,7 +26,7 @@ def test_core_equals_twin(kind: str, release: str, data: st.DataObject, shards: 
     assert run_core(stream, shards) == run_twin(stream)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150 // SHARE, deadline=None, derandomize=True)
 @given(stream=streams(), data=st.data())
 def test_order_within_a_micro_batch_does_not_matter(stream: Stream, data: st.DataObject) -> None:
     """Shuffling each micro-batch changes nothing."""
@@ -32,7 +34,7 @@ def test_order_within_a_micro_batch_does_not_matter(stream: Stream, data: st.Dat
     assert run_core(stream) == run_core(replace(stream, batches=shuffled), 2)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100 // SHARE, deadline=None, derandomize=True)
 @given(stream=streams())
 def test_shards_in_threads_change_nothing(stream: Stream) -> None:
     """Five shards in four threads release what one shard does."""

@@ -27,8 +27,8 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
-from running import at
 from state.disks import FakeDisk
+from support.pipelines import at
 
 DECLARED = (
     *("TEXT", "BIGINT", "UTINYINT", "DOUBLE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_NS"),

@@ -19,7 +19,7 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script, connect
 from dpsqlp.sql.query import SourceDef
-from running import at
+from support.pipelines import at
 
 COLUMNS = (("unit", "VARCHAR"), ("a", "INTEGER"), ("ts", "TIMESTAMP"))
 Line = tuple[Any, Any, Any]
@@ -270,6 +270,7 @@ def test_a_changed_or_vanished_file_is_refused(suffix: str, tmp_path: Path) -> N
     assert read(files, records) == wanted(*LINES)
 
 
+@pytest.mark.slow
 def test_lines_are_read_by_themselves(tmp_path: Path) -> None:
     """A line that is broken in any way loses its own values and nobody else's."""
     good = b'u1,1,2024-01-01 00:00:01\n"a ""b"", c",2,2024-01-01 00:00:02\n'

@@ -28,9 +28,9 @@ from dpsqlp.sources.pushed import PushedSource, StandardInput, as_table
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
-from processes import WAIT_SECONDS, until
-from running import at
 from state.disks import FakeDisk
+from support.pipelines import at
+from support.processes import WAIT_SECONDS, until
 
 COLUMNS = (("unit", "VARCHAR"), ("a \"b' c", "INTEGER"), ("ts", "TIMESTAMP"))
 SOURCE = SourceDef("s", COLUMNS, {})
@@ -303,6 +303,7 @@ def test_one_value_does_not_change_the_others(
     assert mixed == [alone[0], text, alone[0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["VARCHAR", "BIGINT", "BOOLEAN", "TIMESTAMP", "DOUBLE", "INTERVAL"]
 )
@@ -369,6 +370,7 @@ def test_json_is_json(tmp_path: Path) -> None:
     assert found == [("20", None), (None, "1"), (None, None), (None, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["arrow", "pandas", "polars", "python"])
 def test_every_frame_is_taken_or_refused_in_words(group: str) -> None:
     """And what becomes of a value does not depend on the others. In a process of its own: Arrow

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from dpsqlp.engines.spark import engine as spark_engine_module
 from dpsqlp.engines.spark.engine import SparkEngine
 from dpsqlp.errors import DpsqlpError
-from spark import flaky
-from spark.pairs import spark_engine, step
+from spark import flaky_tasks
+from spark.parity import spark_engine, step
 
 
 def session(options: dict[str, Any]) -> SparkSession:
@@ -36,7 +36,7 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     spark = session(options)
     if "flaky" in options:
-        flaky.install(spark_engine_module, slow=options["flaky"] == "slow")
+        flaky_tasks.install(spark_engine_module, slow=options["flaky"] == "slow")
     engines: dict[tuple[str, str], SparkEngine] = {}
     print("null", flush=True)
     for line in sys.stdin:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from running import HOUR, MINUTE, START, replay
+from support.fake_clock import START
+from support.pipelines import HOUR, MINUTE, replay
 
 QUARTER = 15 * MINUTE
 YEAR = 365 * 24 * HOUR

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyspark
 
-from ports import free_ports
-from processes import WAIT_SECONDS, started
+from support.ports import free_ports
+from support.processes import WAIT_SECONDS, started
 
 HOME = Path(pyspark.__file__).parent
 DRIVER = Path(__file__).with_name("driver.py")

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from dpsqlp.entropy.secret import Secret
-from running import SECRET
-from spark.pairs import ALL, equal
+from spark.parity import ALL, equal
 from spark.queries import CASES, THREE
 from spark.servers import Driver, connect_server
+from support.pipelines import SECRET
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.needs("java")
 
 
 @pytest.fixture(autouse=True)

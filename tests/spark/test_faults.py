@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from dpsqlp.entropy.secret import Secret
-from processes import descendants, kill
-from running import SECRET, START
-from spark.pairs import ALL, begin, local_engine, published, run, step, tables
+from spark.parity import ALL, begin, local_engine, published, run, step, tables
 from spark.queries import CASES
 from spark.servers import Driver, cluster
+from support.fake_clock import START
+from support.pipelines import SECRET
+from support.processes import descendants, kill
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.needs("java")
 TRIGGERS = 30 if ALL else 6
 CASE = replace(
     CASES["sums"],

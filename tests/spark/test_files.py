@@ -15,10 +15,9 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script, connect
 from dpsqlp.sql.spark import spark_rows
-from running import MINUTE, START, at
-from spark.pairs import begin, published, spark_engine, step, tables, write
-
-pytestmark = pytest.mark.xdist_group("spark")
+from spark.parity import begin, published, spark_engine, step, tables, write
+from support.fake_clock import START
+from support.pipelines import MINUTE, at
 
 NAN = float("nan")
 X = "unit TEXT, k TEXT, x DOUBLE"

@@ -12,8 +12,7 @@ import pytest
 
 from dpsqlp.engines.spark.engine import SparkEngine
 from dpsqlp.entropy.secret import Secret
-from running import SECRET, START
-from spark.pairs import (
+from spark.parity import (
     ALL,
     begin,
     equal,
@@ -25,8 +24,8 @@ from spark.pairs import (
     tables,
 )
 from spark.queries import CASES, LATE, QUARTER, SPARED, THREE, YEAR, Case, records
-
-pytestmark = pytest.mark.xdist_group("spark")
+from support.fake_clock import START
+from support.pipelines import SECRET
 
 
 @pytest.fixture(autouse=True)

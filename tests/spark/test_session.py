@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from processes import WAIT_SECONDS, started
 from spark.servers import environment
+from support.processes import WAIT_SECONDS, started
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.needs("java")
 PROGRAM = """
 import signal
 from dpsqlp.engines.spark.session import start_session

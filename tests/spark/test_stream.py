@@ -29,10 +29,9 @@ from dpsqlp.sources.pushed import PushedSource
 from dpsqlp.sql import compile_script
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
-from processes import started, until
-from running import MINUTE, SECRET, START, Collected, FakeClock, Record, at, script, table
-
-pytestmark = pytest.mark.xdist_group("spark")
+from support.fake_clock import START, FakeClock
+from support.pipelines import MINUTE, SECRET, Collected, Record, at, script, table
+from support.processes import started, until
 
 PYTHON = "connector = 'python'"
 SCHEMA = "unit STRING, k STRING, x DOUBLE, ts TIMESTAMP_NTZ"
@@ -424,6 +423,7 @@ FROM s GROUP BY k EMIT EVERY INTERVAL 5 SECONDS FOR 500 TRIGGERS;
 """
 
 
+@pytest.mark.needs("java")
 def test_a_real_stream_survives_its_driver(tmp_path: Path) -> None:
     """Structured Streaming from a growing folder; the driver is killed and started again. Every
     trigger is there, and every record counts exactly once.

@@ -21,11 +21,14 @@ from dpsqlp.errors import SecretError, StateError
 from dpsqlp.state import shards, storage
 from dpsqlp.state.journal import secret_check
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog
-from running import SECRET, START
-from spark.frames import Batches, Executors, frames_engine
-from spark.pairs import ALL, begin, local_engine, published, run, step, tables
+from spark.fake_spark import Batches, Executors, frames_engine
+from spark.parity import ALL, begin, local_engine, published, run, step, tables
 from spark.queries import CASES, QUARTER, Case, records
-from state.sealing import committed
+from state.sealed_storages import committed
+from support.fake_clock import START
+from support.pipelines import SECRET
+
+pytestmark = pytest.mark.slow
 
 LONG = "k, TUMBLE(ts, INTERVAL 3 HOURS)"
 KINDS = {

@@ -104,6 +104,7 @@ def stops(database: duckdb.DuckDBPyConnection, query: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", AROUND)
 def test_no_row_stops_a_run(around: str) -> None:
     queries = accepted([around.format(*itertools.repeat(f"({value})", 2)) for value in VALUES])

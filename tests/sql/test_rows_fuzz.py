@@ -6,6 +6,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
@@ -113,6 +114,7 @@ def direct(inner: str, keep: str, key: str, value: str, inner_type: str) -> dict
     return kept
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True,
           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 @given(inner=texts, keep=booleans, key=st.one_of(texts, integers), value=doubles)

@@ -23,8 +23,6 @@ from dpsqlp.errors import SqlError
 from dpsqlp.sql import Query, compile_script, connect
 from dpsqlp.sql.spark import spark_rows, spark_type
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 OPTIONS = "epsilon = 1, delta = 1e-6, privacy_unit_column = unit, max_rows_contributed = 4"
 SIZE = int(os.environ.get("DPSQLP_SPARK_FUZZ", "48"))  # random expressions
 US_MAX, DAY_MAX = 2**63 - 1, 2**31 - 1

@@ -13,7 +13,7 @@ from dpsqlp.accounting.model import ContributionBounds
 from dpsqlp.core import Core, State
 from dpsqlp.errors import BatchError, PlanError, TriggerError
 from dpsqlp.plan import WindowSchedule
-from plans import COUNT, SECRET, make_batch, make_plan, readable, run, snapshot, total
+from support.plans import COUNT, SECRET, make_batch, make_plan, readable, run, snapshot, total
 
 GOOD = make_batch([(1, 7, 0, 0), (2, 7, 0, 0)])
 

@@ -15,9 +15,9 @@ from dpsqlp.stages.batch import Records, admit
 from dpsqlp.stages.bound import bound
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.tables.units import UnitTable
-from plans import SECRET, make_batch, make_plan
 from reference.streams import Stream, micro_batch, run_core, run_twin, streams
-from twin import Row
+from reference.twin import Row
+from support.plans import SECRET, make_batch, make_plan
 
 MIX = 0xD6E8FEB86659FD93
 WINDOW = 0x9E3779B97F4A7C15

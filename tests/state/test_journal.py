@@ -19,10 +19,10 @@ from dpsqlp.plan import Plan
 from dpsqlp.state import shards as shards_module
 from dpsqlp.state.journal import Intent
 from dpsqlp.state.storage import LocalStorage, Storage
-from plans import COUNT, SECRET, make_batch, make_plan
 from reference.streams import Stream, micro_batch, rows_of, run_core, streams
 from state.disks import Crash, FakeDisk
-from state.sealing import opened_journal
+from state.sealed_storages import opened_journal
+from support.plans import COUNT, SECRET, make_batch, make_plan
 
 ROOT = Path("/state")
 
@@ -109,6 +109,7 @@ def example(release: str) -> tuple[Plan, list[Any]]:
     return plan, batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["every_trigger", "threshold"])
 def test_a_crash_between_any_two_steps_changes_nothing(release: str) -> None:
     """Crash at every write, sync, rename and delete; restart; the sinks got the same bytes."""

@@ -14,9 +14,9 @@ from dpsqlp.errors import StateError
 from dpsqlp.state import remote
 from dpsqlp.state.remote import ObjectStorage, below, storage_at
 from dpsqlp.state.storage import LocalStorage
-from plans import make_batch, make_plan
-from processes import until
 from state.test_journal import run_to_end
+from support.plans import make_batch, make_plan
+from support.processes import until
 
 
 class Bucket(fs.FileSystemHandler):

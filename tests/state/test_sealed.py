@@ -21,9 +21,10 @@ from dpsqlp.sql import compile_script
 from dpsqlp.state import shards
 from dpsqlp.state.sealed import SealedStorage, read_public
 from dpsqlp.state.storage import LocalStorage
-from running import MINUTE, SECRET, START, FakeClock, Record, made, script, step, table
 from state.disks import Crash, FakeDisk
-from state.sealing import unlocked
+from state.sealed_storages import unlocked
+from support.fake_clock import START, FakeClock
+from support.pipelines import MINUTE, SECRET, Record, made, script, step, table
 
 ROOT = Path("/state")
 RARE, UNIT, OFTEN, VALUE = "quagmire-4711", "zebedee-0815", "thoroughfare", 5.40625
@@ -125,6 +126,7 @@ def test_nothing_unreleased_is_ever_written(sealing: bool, monkeypatch: pytest.M
         assert {RARE.encode(), UNIT.encode(), OFTEN.encode(), struct.pack("<d", VALUE)} <= clear
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sealing", [True, False])
 def test_a_thief_finds_no_string_after_a_crash(
     sealing: bool, monkeypatch: pytest.MonkeyPatch

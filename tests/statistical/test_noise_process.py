@@ -27,7 +27,7 @@ from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 from dpsqlp.mechanisms.paths import paths
 from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.batch import MicroBatch
-from twin import matrix
+from reference.twin import matrix
 
 FALSE_ALARM = 1e-6  # per assertion, two-sided
 CRITICAL = float(stats.norm.isf(FALSE_ALARM / 2))  # 4.89 deviations

@@ -1,4 +1,4 @@
-"""The deliberate breaks of a trigger and its plan."""
+"""The deliberate breaks of the core and its plan."""
 
 from __future__ import annotations
 

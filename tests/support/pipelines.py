@@ -1,4 +1,4 @@
-"""Small pipelines on real files, a clock that is told the time, and what the twin makes of them."""
+"""Small pipelines on real files, and what the twin makes of them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Hop, Query, Tumble
-from twin import Row, Twin, canonical
+from reference.twin import Row, Twin, canonical
+from support.fake_clock import FakeClock
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE
-START = 20_000 * 24 * HOUR  # 2024-10-04, midnight
 SECRET = Secret(bytes(range(32)), bytes(range(16)))
 SCHEMA = pa.schema(
     [("unit", pa.string()), ("k", pa.string()), ("x", pa.float64()), ("ts", pa.timestamp("us"))]
@@ -97,56 +97,6 @@ def made(folder: Path, sql: str, **options: Any) -> LocalEngine:
         folder=folder,
         **options,
     )
-
-
-class FakeClock:
-    """Virtual time: it moves on when every thread that waits by it waits, to the first moment that
-    one of them waits for, and lets things happen on the way.
-    """
-
-    def __init__(
-        self, time: int = START, happenings: Sequence[tuple[int, Callable[[], None]]] = ()
-    ) -> None:
-        self.time = time
-        self.happenings = happenings
-        self._expected = 1
-        self._seen: set[threading.Thread] = set()
-        self._waits: dict[threading.Thread, tuple[int, threading.Event]] = {}
-        self._changed = threading.Condition(threading.RLock())
-
-    def expect(self, threads: int) -> None:
-        """So many threads will wait by it; it stands still until all of them have begun to."""
-        self._expected, self._seen = threads, set()
-
-    def now(self) -> int:
-        return self.time
-
-    def wait(self, until: int, stop: threading.Event) -> None:
-        me = threading.current_thread()
-        with self._changed:
-            self._seen.add(me)
-            self._waits[me] = (until, stop)
-            try:
-                while self.time < until and not stop.is_set():
-                    if not self._moved_on():
-                        self._changed.wait(0.001)
-            finally:
-                del self._waits[me]
-                self._changed.notify_all()
-
-    def _moved_on(self) -> bool:
-        busy = any(thread.is_alive() and thread not in self._waits for thread in self._seen)
-        woken = any(stop.is_set() or until <= self.time for until, stop in self._waits.values())
-        if busy or woken or len(self._seen) < self._expected:
-            return False
-        target = min(until for until, _ in self._waits.values())
-        for at, happens in sorted(self.happenings, key=lambda item: item[0]):
-            if self.time < at <= target:
-                self.time = at
-                happens()
-        self.time = max(self.time, target)
-        self._changed.notify_all()
-        return True
 
 
 def table(records: Sequence[Record]) -> pa.Table:

@@ -9,7 +9,8 @@ from pathlib import Path
 from dpsqlp.clients import kafka
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import UnavailableError
-from running import SECRET, FakeClock, made, step
+from support.fake_clock import FakeClock
+from support.pipelines import SECRET, made, step
 
 
 def main(folder: Path) -> None:

@@ -27,7 +27,8 @@ from dpsqlp.errors import UnavailableError
 from dpsqlp.sql import connect
 from dpsqlp.stages.batch import Records
 from dpsqlp.state.journal import Cut, Intent
-from running import MINUTE, START, Collected, FakeClock, made, run_engines
+from support.fake_clock import START, FakeClock
+from support.pipelines import MINUTE, Collected, made, run_engines
 
 TRIGGERS = 10
 SLOW_AT = 3  # the trigger of the slow unit's record

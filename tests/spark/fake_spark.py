@@ -18,8 +18,8 @@ from dpsqlp.engines.spark.files import SparkFiles
 from dpsqlp.sql import connect
 from dpsqlp.stages.route import unit_shard_hashes
 from dpsqlp.state.journal import Intent
-from running import START, FakeClock
-from spark.pairs import Kept, make_query
+from spark.parity import Kept, make_query
+from support.fake_clock import START, FakeClock
 
 Batches = list[pa.RecordBatch]
 

@@ -21,7 +21,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Tree
 from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.batch import MicroBatch
-from twin import canonical
+from reference.twin import canonical
 
 SECRET = Secret(bytes(range(32)), bytes(range(16)))
 SILENT = 1e-9  # a sigma whose noise rounds to nothing

@@ -21,8 +21,9 @@ from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
-from running import SECRET, START, FakeClock
 from spark.queries import Case
+from support.fake_clock import START, FakeClock
+from support.pipelines import SECRET
 
 ALL = os.environ.get("DPSQLP_PARITY") == "all"
 

@@ -19,7 +19,7 @@ from dpsqlp.accounting.model import (
 )
 from dpsqlp.mechanisms import Tree
 from dpsqlp.plan import Plan, WindowSchedule
-from twin import (
+from reference.twin import (
     Released,
     Row,
     Twin,

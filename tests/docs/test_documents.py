@@ -31,7 +31,7 @@ from dpsqlp.experiments.paper import SYNTHETIC
 from dpsqlp.mechanisms import fit_blt
 from dpsqlp.sql import compile_script, options
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
 BLOCK = re.compile(
@@ -101,6 +101,7 @@ def check_console(block: Block, folder: Path) -> None:
 CHECKS = {"python": check_python, "sql": check_sql, "console": check_console}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_examples_do_what_the_document_shows(document: Path, tmp_path: Path) -> None:
     """Every Python, SQL and console block runs, and gives what is shown."""

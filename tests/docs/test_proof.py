@@ -22,7 +22,7 @@ import pytest
 
 from mutants.breaks import BREAKS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "docs/proof.md"
 NAMES = {brk.name for brk in BREAKS}
 PREFIXES = {"code": "../src/dpsqlp/", "test": "../"}
@@ -146,8 +146,8 @@ def test_links_to_a_lemma_name_its_heading() -> None:
 
 CODE = "- *code*: [`plan.py`: `WindowSchedule`](../src/dpsqlp/plan.py)\n"
 TEST = (
-    "- *test*: [`tests/test_proof.py`: `test_whatever_the_proof_names_exists`]"
-    "(../tests/test_proof.py)\n"
+    "- *test*: [`tests/docs/test_proof.py`: `test_whatever_the_proof_names_exists`]"
+    "(../tests/docs/test_proof.py)\n"
 )
 BREAK = "- *break*: “C off by one”\n"
 GOOD = f"### Lemma 1. Title\n\nText, see lemma 1.\n\n{CODE}{TEST}{BREAK}\n## Next\n"
