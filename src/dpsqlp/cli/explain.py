@@ -13,7 +13,7 @@ def explanation(file: Path, as_json: bool) -> str:
     """The promise of every sink of a script, and what they add up to."""
     program = compile_script(read_file(file), folder=str(file.parent))
     sinks = [(sink.name, sink.query, make_plan(sink.query)) for sink in program.sinks]
-    together = explain_total(sinks)
+    together = explain_total(sinks, str(file.parent))
     if not as_json:
         parts = [explain_text(*sink) for sink in sinks] + ([together] if together else [])
         return "\n\n".join(parts)

@@ -92,7 +92,7 @@ def run_script(
             for warning in find_warnings(sink.query):
                 log.say("warning", warning, sink=sink.name)
         plans = [(sink.name, sink.query, engines[sink.name].plan) for sink in program.sinks]
-        if total := explain_total(plans).strip():
+        if total := explain_total(plans, str(file.parent)).strip():
             log.say("total", total)
         printing = any(sink.options.get("connector") == "stdout" for sink in program.sinks)
         watched = None if watching is None else stack.enter_context(watching.opened(engines))
