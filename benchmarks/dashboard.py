@@ -227,7 +227,7 @@ def children() -> set[int]:
 
 def make_engine(files: Path, work: Path, watching: Watching | None) -> Engine:
     from dpsqlp.engines.script import open_engine
-    from dpsqlp.sinks.base import make_sink
+    from dpsqlp.sinks.factory import make_sink
     from dpsqlp.sql import compile_script
 
     text = SQL.format(files=files, output=work / "output", seconds=SECONDS)

@@ -20,7 +20,7 @@ from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.engines.script import open_engine, open_spark_engine
 from dpsqlp.engines.spark.session import start_session
 from dpsqlp.errors import PlanError, UnavailableError
-from dpsqlp.sinks.base import make_sink
+from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sql import (
     Program,
     SinkDef,

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dpsqlp.errors import DpsqlpError, PlanError, UnavailableError
+from dpsqlp.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     import psycopg
@@ -166,11 +167,11 @@ def split_name(table: str, longest: int) -> tuple[str | None, str]:
 
 def quoted(*parts: str | None) -> str:
     """A quoted identifier, with its schema if there is one."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts if part is not None)
+    return ".".join(quote_identifier(part) for part in parts if part is not None)
 
 
 def literal(value: str) -> str:
-    """A text as SQL, whatever standard_conforming_strings says."""
+    """A text literal, whatever standard_conforming_strings is."""
     return "E'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

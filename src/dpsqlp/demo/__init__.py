@@ -18,7 +18,7 @@ from dpsqlp.demo.view import Moment, Row, show
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError, StateError
-from dpsqlp.sinks.base import make_sink
+from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sql import compile_script, explain_text
 
 _TRIGGER_SECONDS = 0.7

@@ -27,6 +27,7 @@ from dpsqlp.experiments.data import DAY_US, START_US
 from dpsqlp.plan import Plan
 from dpsqlp.sql import make_plan
 from dpsqlp.sql.query import MechanismName, Query
+from dpsqlp.sql.quoting import quote_text
 
 PresetName = Literal["paper", "tree", "best"]
 PRESETS: tuple[PresetName, ...] = ("paper", "tree", "best")
@@ -48,7 +49,7 @@ class Stream:
     @property
     def rows(self) -> str:
         """The records that have a unit, as a relation of DuckDB."""
-        files = f"read_parquet({_text(self.files)})"
+        files = f"read_parquet({quote_text(self.files)})"
         return f"(SELECT user_id, key, ts::TIMESTAMP AS ts FROM {files} WHERE user_id IS NOT NULL)"
 
 
@@ -100,8 +101,8 @@ def script(stream: Stream, options: Options, triggers: int, output: Path) -> str
     caps = options.caps
     return f"""
 CREATE SOURCE stream (user_id {stream.user_type}, key {stream.key_type}, ts TIMESTAMP)
-  WITH (connector = 'files', path = {_text(stream.files)});
-CREATE SINK {SINK} WITH (connector = 'parquet', path = {_text(str(output))}) AS
+  WITH (connector = 'files', path = {quote_text(stream.files)});
+CREATE SINK {SINK} WITH (connector = 'parquet', path = {quote_text(str(output))}) AS
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (epsilon = {options.epsilon!r}, delta = {options.delta!r},
            privacy_unit_column = {options.unit}, timestamp_column = ts,
@@ -136,7 +137,7 @@ def plan_of(query: Query, options: Options) -> Plan:
 
 def read_stream(file: Path) -> Stream:
     """A file of user_id, key and ts. Its span comes from the data, which only an experiment may."""
-    rows = f"read_parquet({_text(escape(str(file)))})"
+    rows = f"read_parquet({quote_text(escape(str(file)))})"
     with duckdb.connect() as database:
         try:
             columns = database.sql(f"DESCRIBE FROM {rows}").fetchall()
@@ -161,7 +162,3 @@ def read_stream(file: Path) -> Stream:
         user_type=types["user_id"],
         key_type=types["key"],
     )
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

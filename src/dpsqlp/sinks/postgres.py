@@ -16,7 +16,9 @@ import pyarrow.csv as pc
 
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SinkError
-from dpsqlp.sinks.base import Published, Sink, is_behind, release_digest
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.published import Published, earlier_trigger, other_pipeline, release_digest
+from dpsqlp.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     import psycopg
@@ -63,7 +65,7 @@ class PostgresSink(Sink):
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Add the trigger's rows in one transaction, unless they were published."""
         digest = release_digest(release)
-        columns = ", ".join(quoted(name) for name in release.column_names)
+        columns = ", ".join(quote_identifier(name) for name in release.column_names)
         rows = _as_text(release)
         with self._server.transaction(_SECONDS, writes=True) as connection:
             connection.execute(
@@ -103,7 +105,7 @@ class PostgresSink(Sink):
             return Published(*last)
         [[latest]] = connection.execute(f"SELECT max(trigger) FROM {self._table}").fetchall()
         if latest is not None and latest >= trigger:
-            raise is_behind(trigger, latest, self._table)
+            raise earlier_trigger(trigger, latest, self._table)
         return None
 
     def close(self) -> None:
@@ -127,7 +129,7 @@ class PostgresSink(Sink):
                     " begin a new pipeline with a shorter name (AS ...)."
                 )
         if not self._is_logged_table(connection, self._table):
-            columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in wanted.items())
+            columns = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in wanted.items())
             connection.execute(
                 f"CREATE TABLE {self._table} ({columns});"
                 f"CREATE INDEX ON {self._table} (trigger);"  # old triggers are deleted by it
@@ -187,11 +189,7 @@ class PostgresSink(Sink):
             owner = literal(_OWNER + self._pipeline)
             connection.execute(f"COMMENT ON TABLE {self._table} IS {owner}")
         elif comment != _OWNER + self._pipeline:
-            raise SinkError(
-                f"{self._table} has the releases of another pipeline, whose triggers have the same"
-                " numbers. The release is kept. Give table = another name, or rename or drop that"
-                " one, then run again."
-            )
+            raise other_pipeline(self._table, "table")
 
     def _prepare_view(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
         """Create the view of the latest values, or check that it reads the table."""
@@ -200,7 +198,9 @@ class PostgresSink(Sink):
             columns = ["window_start"]
             for name in self._keys:
                 text = _postgres_type(schema.field(name).type) == "text"
-                columns.append(quoted(name) + (' COLLATE "C"' if text else ""))  # the fastest order
+                columns.append(
+                    quote_identifier(name) + (' COLLATE "C"' if text else "")
+                )  # the fastest order
             connection.execute(
                 f"CREATE VIEW {self._view} AS SELECT DISTINCT ON ({', '.join(columns)}) *"
                 f" FROM {self._table} ORDER BY {', '.join([*columns, 'trigger DESC'])}"
