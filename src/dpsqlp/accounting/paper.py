@@ -26,14 +26,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dpsqlp.accounting.calibrate import (
-    check_budget,
-    check_caps,
-    check_minimum,
-    check_noise,
-    check_processes,
-    quantum_of,
-)
+from dpsqlp.accounting.calibrate import check_noise, quantum_of
 from dpsqlp.accounting.gdp import bisect, delta_of
 from dpsqlp.accounting.model import (
     SELECTION,
@@ -44,6 +37,12 @@ from dpsqlp.accounting.model import (
     Selection,
 )
 from dpsqlp.accounting.privacy_loss import FLOAT_SHARE, charge, squared_nu
+from dpsqlp.accounting.validate import (
+    check_budget,
+    check_caps,
+    check_minimum,
+    check_processes,
+)
 
 if TYPE_CHECKING:  # importing the mechanisms would load numba
     from dpsqlp.mechanisms.base import Mechanism
