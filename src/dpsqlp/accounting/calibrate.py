@@ -2,13 +2,14 @@
 
 Implements: nu from (epsilon, delta_0) by the exact Gaussian profile; nu^2 shared out, a part to key
 selection and the rest equally over the processes that have noise of their own; each sigma from its
-part (see `privacy_loss` for the cost of a sigma); thresholds at failure beta per vote;
+part (see `privacy_loss` for the cost of a sigma); thresholds at failure beta per vote:
 
     delta = delta_0 + Cs beta,    delta_0 = delta / 2 (public keys: all of delta)
 
 Privacy contract: with the caps and bounds enforced, every vote within its cap, and public time, the
-whole output is (epsilon, delta)-DP per unit. A thousandth of epsilon is set aside for float error
-in the noise; a sum's quantum is chosen so that it suffices, and plans where it cannot are refused.
+whole output is (epsilon, delta)-DP per unit (docs/proof.md, Theorem and Lemmas 11 to 16, 19). A
+thousandth of epsilon is set aside for float error in the noise; a sum's quantum is chosen so that
+this suffices, and plans for which it cannot suffice are refused.
 
 Not covered: composition with other pipelines over the same units (nu^2 and the failures add up).
 """
@@ -64,8 +65,8 @@ def calibrate(
 ) -> Calibration:
     """The noise that makes the whole output (epsilon, delta)-DP.
 
-    `minimum` is mu, `selection_share` the part of nu^2 that key selection gets when there are
-    processes to share with, `selection_spending` how a vote's failure is spent over the triggers.
+    `minimum` is mu; `selection_share` is the part of nu^2 for key selection when processes need
+    the rest; `selection_spending` is how a vote's failure is spent over the triggers.
     """
     check_budget(epsilon, delta)
     check_caps(caps)
@@ -81,7 +82,7 @@ def calibrate(
     delta_gaussian = delta - delta_threshold  # [delta_0]; with the above exactly delta
     epsilon_gaussian = epsilon * (1 - FLOAT_SHARE)
     nu = nu_of(epsilon_gaussian, delta_gaussian * math.exp(epsilon_gaussian - epsilon))
-    allowance = epsilon * FLOAT_SHARE / (charged + private_keys)  # one noise process's part
+    allowance = epsilon * FLOAT_SHARE / (charged + private_keys)  # for each noise process
 
     selection = None
     if private_keys:
@@ -123,7 +124,7 @@ def quantum_of(
 ) -> float:
     """The smallest power of two that keeps values small and float error within its allowance.
 
-    The smallest, because values are truncated towards zero, which is bias. Counts have 1.
+    Values are truncated towards zero, so a larger quantum is more bias. Counts have 1.
     """
     quantum = 1.0
     if process.kind == "sum":
@@ -138,13 +139,13 @@ def quantum_of(
 def check_noise(
     name: str, deviation: float, touched: int, mechanism: Mechanism, allowance: float
 ) -> None:
-    """Refuse noise whose float error exceeds its allowance or that could leave int64."""
+    """Refuse noise whose float error exceeds its allowance, or that int64 might not hold."""
     path = deviation * math.sqrt(max(mechanism.variance))
     error = float_charge(deviation, touched, mechanism)
     if not (error <= allowance and path <= _LARGEST_PATH):
         raise PlanError(
             f"The noise of {name!r} is too large for exact arithmetic; got a deviation of"
-            f" {path:g} quanta, whose float error may cost epsilon {error:g} of {allowance:g} set"
+            f" {path:g} quanta, whose float error may cost epsilon {error:g}; {allowance:g} is set"
             " aside. Raise epsilon, or lower the caps or the number of triggers."
         )
 
