@@ -1,14 +1,14 @@
-"""What is run: a stream of files, and a query over it with one of the presets' options.
+"""The task of a run: a stream of files, and a query over it with the options of a preset.
 
 Presets:
 
 - `paper`: the paper's mechanism and its calibration (`accounting.paper_calibration`), which carries
   no promise; C = c = Cs.
 - `tree`: the paper's mechanism, policy and caps under this package's accounting.
-- `best`: options tuned for the synthetic day. A unit seldom meets a key twice and hardly ever three
-  times, so c = 2 loses next to nothing and divides the noise of counts by sqrt(C / 2). Two votes of
-  a unit suffice to find the keys, since those that are out take none. What counts is the histogram
-  at the end of the day, so thresholds are lowest there: `late`.
+- `best`: options tuned for the synthetic day. A unit rarely has a key twice and almost never three
+  times, so c = 2 loses almost nothing and divides the noise of counts by sqrt(C / 2). Two votes per
+  unit are enough to find the keys, since selected keys take none. Errors are measured at the end of
+  the day, so thresholds are lowest there: `late`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SINK = "counts"
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Parquet files of user_id, key and ts, and the public span of time they are replayed in."""
+    """Parquet files of user_id, key and ts, with the public span of time of their replay."""
 
     files: str  # a pattern
     records: int
@@ -48,7 +48,7 @@ class Stream:
 
     @property
     def rows(self) -> str:
-        """The records that have a unit, as a relation of DuckDB."""
+        """The records with a unit, as a DuckDB relation."""
         files = f"read_parquet({quote_text(self.files)})"
         return f"(SELECT user_id, key, ts::TIMESTAMP AS ts FROM {files} WHERE user_id IS NOT NULL)"
 
@@ -67,10 +67,10 @@ class Options:
     minimum: int = 0  # [mu]
     unit: str = "user_id"
     counts: bool = True  # else keys only
-    published: bool = False  # the paper's calibration in place of ours
+    published: bool = False  # with the paper's calibration
 
     def describe(self) -> dict[str, Any]:
-        """For a result: the names of the mathematics."""
+        """The settings of a result, by their mathematical names."""
         return {
             "mechanism": self.mechanism,
             "release": self.release,
@@ -95,7 +95,7 @@ def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -
 
 
 def script(stream: Stream, options: Options, triggers: int, output: Path) -> str:
-    """The SQL of a run: the whole stream is one window, cut into triggers of equal length."""
+    """The SQL of a run: the whole stream is one window, with triggers at equal intervals."""
     interval = -(-stream.span_us // triggers)
     start = datetime(1970, 1, 1) + timedelta(microseconds=stream.start_us)
     caps = options.caps
@@ -120,7 +120,7 @@ EMIT EVERY INTERVAL {interval} MICROSECOND
 
 
 def plan_of(query: Query, options: Options) -> Plan:
-    """The plan of a run's query, with the paper's calibration where the preset says so."""
+    """The plan of a run's query, with the paper's calibration if the options ask for it."""
     plan = make_plan(query)
     if not options.published:
         return plan
@@ -136,7 +136,7 @@ def plan_of(query: Query, options: Options) -> Plan:
 
 
 def read_stream(file: Path) -> Stream:
-    """A file of user_id, key and ts. Its span comes from the data, which only an experiment may."""
+    """A file of user_id, key and ts. Taking its span from the data is only for experiments."""
     rows = f"read_parquet({quote_text(escape(str(file)))})"
     with duckdb.connect() as database:
         try:
