@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from dpsqlp.clients.kafka import QUICK
+from dpsqlp.clients.kafka import FETCH_SETTINGS
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.kafka import KafkaSource
 from dpsqlp.sql.query import SourceDef
@@ -44,7 +44,7 @@ def fill(broker: Broker, topic: str, partitions: int, records: int) -> None:
 
 def bare(broker: Broker, topic: str, partitions: int) -> int:
     settings = {"group.id": "bench", "enable.auto.commit": False, "enable.partition.eof": True}
-    consumer = Consumer(broker.client | settings | QUICK)
+    consumer = Consumer(broker.client | settings | FETCH_SETTINGS)
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     records, ended = 0, 0
     while ended < partitions:
