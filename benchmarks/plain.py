@@ -1,6 +1,6 @@
 """The non-private twin of the pipeline: the same reading, grouping, durable table and writing.
 
-A count per key, updated at every trigger: what the private pipeline would be without privacy.
+It counts records per key at every trigger, as the pipeline would without privacy.
 """
 
 from __future__ import annotations
