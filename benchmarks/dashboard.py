@@ -1,10 +1,10 @@
-"""The page with 100,000 keys and 100 triggers, and what watching costs a pipeline.
+"""The dashboard with 100,000 keys and 100 triggers, and its cost to a pipeline.
 
-    first_view   from the address to the first rows in Chromium, the server just started; then the
-                 JavaScript heap after every view was opened and pages were turned
-    api          milliseconds of an answer, never asked before and asked again
-    trigger      seconds of a trigger of a pipeline that replays a day as fast as it goes, with the
-                 page beside it to by itself: without requests, and with 100 per second
+    first_view   time to the first rows in Chromium after the server started; then the JavaScript
+                 heap after every view was opened and pages were turned
+    api          milliseconds of a response, the first time and again
+    trigger      seconds of a trigger of a pipeline that replays a day as fast as possible, with and
+                 without a dashboard: without requests, and with 100 per second
 
 One JSON object per line.
 """
@@ -51,7 +51,7 @@ EMIT EVERY INTERVAL 864 SECONDS ON EVENT TIME FROM TIMESTAMP '2024-01-01' TO TIM
 """
 DAY_US = 1_704_067_200_000_000  # 2024-01-01
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-BLOCK = 25  # triggers, some seconds: the page looks for news every two
+BLOCK = 25  # triggers, some seconds: the dashboard polls every two
 VIEWS = {"windows": "table.compared tbody tr", "privacy": ".chart canvas", "health": "dl"}
 
 
@@ -60,7 +60,7 @@ def say(**figures: Any) -> None:
 
 
 def write_releases(state: Path, keys: int, triggers: int) -> None:
-    """What a run would have kept."""
+    """An archive as a run would write it."""
     from dpsqlp.dashboard.archive import ArchivingSink
     from dpsqlp.dashboard.metadata import METADATA, Metadata
     from dpsqlp.sinks.base import Sink
@@ -175,8 +175,8 @@ def bench_api(state: Path) -> None:
 
 
 def load(address: str, rate: int, asking: Any, ended: Any, counted: Any) -> None:
-    """As many people as requests per second who watch: each asks whether there is news, and for
-    a page, a search or a key when there is. In a process of its own, and nice: they sit elsewhere.
+    """Viewers with `rate` requests per second in total: each polls for news, and requests a page, a
+    search or a key. They run in a niced process, as if on other machines.
     """
     os.nice(19)
     host, port = address.removeprefix("http://").strip("/").split(":")
@@ -227,7 +227,7 @@ def children() -> set[int]:
 
 def make_engine(files: Path, work: Path, watching: Dashboard | None) -> Engine:
     from dpsqlp.engines.script import open_engine
-    from dpsqlp.sinks.base import make_sink
+    from dpsqlp.sinks.factory import make_sink
     from dpsqlp.sql import compile_script
 
     text = SQL.format(files=files, output=work / "output", seconds=SECONDS)
@@ -241,9 +241,9 @@ def make_engine(files: Path, work: Path, watching: Dashboard | None) -> Engine:
 
 
 def run_both(files: Path, rate: int) -> dict[str, Any]:
-    """The same day by two pipelines in turn, a block of triggers each, in the order 1 2 2 1: one by
-    itself, with the page's process stopped, and one with the page beside it and `rate` requests
-    per second. A machine that is slower for a while is slower for both.
+    """The same day by two pipelines, alternating blocks of triggers in the order 1 2 2 1: one with
+    the dashboard's process stopped, and one with the dashboard and `rate` requests per second. If
+    the machine is slow for a while, both are affected.
     """
     from dpsqlp.dashboard.attach import Dashboard
 

@@ -1,6 +1,6 @@
-"""PostgreSQL on this machine: releases to a table, and records from one. One JSON object per line.
+"""PostgreSQL on this machine: writing releases, and reading records. One JSON object per line.
 
-A server of its own, in a temporary folder, with fsync on for the releases.
+The server is started in a temporary folder, with fsync on for the releases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from support.components import postgres_programs
 
 
 def release(trigger: int, rows: int) -> pa.Table:
-    """A key of text, a count and a sum."""
+    """Rows with a text key, a count and a sum."""
     return pa.table(
         {
             "window_start": pa.array([datetime(2024, 1, 1)] * rows, pa.timestamp("us")),

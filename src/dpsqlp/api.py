@@ -31,7 +31,9 @@ from dpsqlp.errors import (
     TriggerError,
     UnavailableError,
 )
-from dpsqlp.sinks.base import Sink, is_another, make_sink, release_digest
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.factory import make_sink
+from dpsqlp.sinks.published import other_release, release_digest
 from dpsqlp.sources.pushed import PushedSource, StandardInput, arrow_table
 from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
 
@@ -261,7 +263,7 @@ class _Session(Sink):
         """Remember a release, and pass it on."""
         known = self.tables.setdefault(trigger, release)
         if release_digest(known) != release_digest(release):
-            raise is_another(trigger, "this session")
+            raise other_release(trigger, "this session")
         if self._target is not None:
             self._target.emit(trigger, release)
 

@@ -19,7 +19,7 @@ from dpsqlp.accounting.model import SELECTION
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.noise import Noise
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
@@ -160,7 +160,7 @@ class Core:
         step = trigger - self.plan.windows.first(window)
         return advance(self.plan, self.noises, table, groups, window, step)
 
-    def mark_selected(self, selected: dict[int, Table], window: int, ids: Words) -> None:
+    def mark_selected(self, selected: dict[int, Table], window: int, ids: Array128) -> None:
         """Remember the keys that a trigger selected: they need no more votes."""
         if self.plan.spares_votes:
             selected.setdefault(window, Table()).insert(ids)

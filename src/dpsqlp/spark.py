@@ -20,7 +20,7 @@ from dpsqlp.engines.script import check_secret_outside_state
 from dpsqlp.engines.spark.stream import Batches, FrameSink, ticking
 from dpsqlp.entropy.secret import new_name
 from dpsqlp.errors import PlanError, SecretError, StateError
-from dpsqlp.sinks.base import make_sink
+from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sources.pushed import arrow_table
 from dpsqlp.sql import compile_script
 from dpsqlp.state.remote import below, storage_at

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from dpsqlp.dashboard.archive import ArchivingSink
 from dpsqlp.engines.script import open_engine
-from dpsqlp.sinks.base import make_sink
+from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sql import compile_script
 from support.processes import WAIT_SECONDS, started, until
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dpsqlp.demo import run_demo
 from dpsqlp.demo.data import DAY_US, FINAL, START_US, TICKET, generate
-from dpsqlp.demo.view import Moment, Row, show
+from dpsqlp.demo.view import Row, Snapshot, show
 from dpsqlp.errors import StateError
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def test_the_day_is_the_same_every_time_and_within_the_day() -> None:
 def test_the_table_fits_the_console(width: int) -> None:
     rows = (Row("/a/rather/long/page", 1_000, 10.0, 1_010), Row("/b", -3, 10.0, 0))
     console = Console(file=io.StringIO(), width=width)
-    console.print(show(Moment("12:00", 24, 48, rows, 9), width))
+    console.print(show(Snapshot("12:00", 24, 48, rows, 9), width))
     text = console.file.getvalue()
     assert "1,010" in text
     assert "2 pages released of 9" in text
@@ -49,7 +49,7 @@ def test_a_page_stands_beside_it(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=200, force_terminal=False)
     run_demo(fast=True, keep=tmp_path / "kept", dashboard=True, console=console)
     text = console.file.getvalue()
-    assert "The page to watch, while this runs: http://127.0.0.1:" in text
+    assert "Dashboard, while this runs: http://127.0.0.1:" in text
     assert f"dpsqlp serve {tmp_path / 'kept' / 'views.state'}" in text
     kept = tmp_path / "kept" / "views.state" / "popular.releases"
     assert len(list(kept.glob("*.parquet"))) == 48

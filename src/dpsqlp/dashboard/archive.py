@@ -25,7 +25,8 @@ from dpsqlp.dashboard.release_files import parquet_name
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.instance import description
 from dpsqlp.errors import StateError
-from dpsqlp.sinks.base import Sink, store_once
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.published import store_once
 from dpsqlp.sql.release import FIXED
 from dpsqlp.state.storage import LocalStorage
 

@@ -12,7 +12,8 @@ from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.instance import load_secret
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.errors import PlanError, SecretError
-from dpsqlp.sinks.base import Sink, make_sink
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sources.base import Source
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sources.postgres import PostgresSource

@@ -21,7 +21,7 @@ from typing import Any
 from dpsqlp.accounting.gdp import epsilon_of
 from dpsqlp.plan import Plan
 from dpsqlp.sql.emit import duration
-from dpsqlp.sql.overlap import may_share
+from dpsqlp.sql.overlap import shared_groups
 from dpsqlp.sql.plan import standard_deviations
 from dpsqlp.sql.query import Hop, Query
 from dpsqlp.sql.warnings import find_warnings
@@ -141,17 +141,16 @@ def _unprotected(query: Query) -> list[str]:
     ]
 
 
-def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
+def explain_total(sinks: Sequence[tuple[str, Query, Plan]], folder: str) -> str:
     """What several sinks add up to, source by source; empty for a single sink.
 
-    Sources that may read the same records count as one.
+    Sources that may read the same records count as one. Paths are relative to the folder.
     """
     groups: dict[tuple[object, ...], list[tuple[str, Query, Plan]]] = {}
-    for sink in sinks:
+    shared = shared_groups([query.source for _, query, _ in sinks], folder)
+    for sink, group in zip(sinks, shared, strict=True):
         query = sink[1]
-        seen = (other.source for _, other, _ in sinks)
-        first = next(source.name for source in seen if may_share(source, query.source))
-        groups.setdefault((first, query.unit_names, query.period_us), []).append(sink)
+        groups.setdefault((group, query.unit_names, query.period_us), []).append(sink)
     lines = []
     for members in groups.values():
         if len(members) < 2:
@@ -166,7 +165,7 @@ def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
             f" {_number(delta)})-DP for each {unit_text(query.unit_names, query.period_us)}:"
             f" nu^2 adds up to {_number(nu**2)}, the deltas add up."
         )
-    if len(groups) > len({first for first, _, _ in groups}):
+    if len(groups) > len(set(shared)):
         lines.append(
             "Some sinks over one source protect different units. What they add up to for a person"
             " depends on how many of the smaller units a person has, and is not stated here."

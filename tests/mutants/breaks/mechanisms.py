@@ -19,8 +19,8 @@ BREAKS = [
         "tree variance wrong at T = 2^k",
         "3: prefix 2^h is the sum of its two children, and b^2 must say so",
         "mechanisms/tree.py",
-        "nodes = index >> height if last else index >> height & 1",
-        "nodes = index >> height & 1",
+        "nodes = step >> height if last else step >> height & 1",
+        "nodes = step >> height & 1",
         MECHANISMS + "test_tree_nodes",
     ),
     Break(
