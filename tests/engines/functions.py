@@ -264,7 +264,9 @@ def check_alone(batch: Sequence[Call], seed: int) -> int:
 
 def rows_of(evaluating: RowQuery) -> list[str]:
     """What the rows of the source become, each as a text."""
-    return sorted(map(repr, evaluating.run(None, None).to_pylist()))
+    return sorted(
+        repr(row) for batch in evaluating.run(None, None, list) for row in batch.to_pylist()
+    )
 
 
 def check_released(batch: Sequence[Call], folder: Path, seed: int) -> None:

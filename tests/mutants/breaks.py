@@ -1850,6 +1850,7 @@ OWN = "1: nothing shown depends on unreleased data"
 LOOKERS = "the page: who may look"
 
 ROWS = "engines/test_rows.py::"
+PIECES = "engines/test_micro_batch.py::"
 GROWTH = "sql/test_growth.py::"
 STOPS = [
     Break(
@@ -1864,8 +1865,8 @@ STOPS = [
         "a row is dropped with those beside it",
         "2: the row query maps each row by itself",
         "engines/row_query.py",
-        "if piece.num_rows == 1:",
-        "if piece.num_rows <= 2:",
+        "if part.num_rows == 1:",
+        "if part.num_rows <= 2:",
         ROWS + "test_exactly_the_failing_rows_are_dropped",
     ),
     Break(
@@ -1920,9 +1921,57 @@ STOPS = [
         "memory that many rows take drops one",
         "2: the row query maps each row by itself",
         "engines/row_query.py",
-        "length = max(piece.num_rows // 2, 1)",
-        "start, length = start + 1, max(piece.num_rows // 2, 1)",
+        "length = max(part.num_rows // 2, 1)",
+        "start, length = start + 1, max(part.num_rows // 2, 1)",
         ROWS + "test_rows_that_fail_only_together_are_kept",
+    ),
+    Break(
+        "a failing row needs columns that the query does not",
+        "2: no row decides what happens to another",
+        "engines/row_query.py",
+        "if names is None or name.lower() in names}",
+        "}",
+        ROWS + "test_a_failing_row_needs_no_memory_for_all_rows",
+    ),
+    Break(
+        "the number of rows decides where a join keeps the stream",
+        "2: the row query maps each row by itself",
+        "sql/database.py",
+        '    "column_lifetime",',
+        '    "column_lifetime", "build_side_probe_side", "join_order",',
+        ROWS + "test_a_row_may_become_as_many_rows_as_documented",
+    ),
+    Break(
+        "a list is copied into each of its rows",
+        "2: the row query maps each row by itself",
+        "sql/rows.py",
+        "item = exp.Lateral(this=elements, alias=alias.copy() if alias else None)",
+        "item = exp.Unnest(expressions=[element.this.this], alias=alias and alias.copy())",
+        ROWS + "test_a_row_may_become_as_many_rows_as_documented",
+    ),
+    Break(
+        "early bounding keeps the records that came first",
+        "2: a unit's records are bounded in a fixed order",
+        "engines/micro_batch.py",
+        "kept.append(bound(plan, UnitTable(), records, members, votes_spared).kept)",
+        "kept.append(members[: plan.caps.records])",
+        PIECES + "test_pieces_and_early_bounding_change_no_release",
+    ),
+    Break(
+        "the rows of one unit fill the memory",
+        "2: one row cannot exhaust the memory and stop the run",
+        "engines/micro_batch.py",
+        "held = [_bounded(core.plan, _concatenated(held))]",
+        "held = [_concatenated(held)]",
+        PIECES + "test_one_unit_does_not_fill_the_memory",
+    ),
+    Break(
+        "an INTERVAL loses its value beside a failing row",
+        "2: no row decides what happens to another",
+        "sql/compile.py",
+        'if _has_nested_interval(column.args["kind"]):',
+        "if False:",
+        GOLDEN,
     ),
     Break(
         "the text of a late error is shown",

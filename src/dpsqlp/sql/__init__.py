@@ -1,7 +1,7 @@
 """SQL: text to validated queries, plans and explanations."""
 
 from dpsqlp.sql.compile import compile_script, read_file
-from dpsqlp.sql.database import connect
+from dpsqlp.sql.database import connect, mentioned_names
 from dpsqlp.sql.explain import explain, explain_text, explain_total, total, unit_text
 from dpsqlp.sql.plan import make_plan, standard_deviations
 from dpsqlp.sql.query import (
@@ -28,6 +28,7 @@ __all__ = [
     "explain_total",
     "find_warnings",
     "make_plan",
+    "mentioned_names",
     "read_file",
     "standard_deviations",
     "total",

@@ -175,6 +175,12 @@ def _source(place: Text, statement: CreateSource) -> SourceDef:
                 f"A value that is no {kind} would stop the run instead of being null",
                 "Use TEXT, or MAP with keys of TEXT, and cast it in the query.",
             )
+        if _has_nested_interval(column.args["kind"]):
+            raise place.refuse(
+                column,
+                "An INTERVAL inside another type would not keep its value in every case",
+                "Use TEXT, and cast it in the query: TRY_CAST(x.a AS INTERVAL).",
+            )
         if column.name.lower() in {name.lower() for name, _ in columns}:
             raise place.refuse(
                 column, f"There are two columns named {column.name}", "Rename one of them."
@@ -182,6 +188,13 @@ def _source(place: Text, statement: CreateSource) -> SourceDef:
         columns.append((column.name, kind))
     options = read_options(place, statement, "source")
     return SourceDef(statement.name, tuple(columns), options)
+
+
+def _has_nested_interval(kind: exp.Expr) -> bool:
+    """Whether a type holds an INTERVAL: Arrow's have a smaller range than DuckDB's."""
+    return any(
+        node is not kind and node.this == exp.DType.INTERVAL for node in kind.find_all(exp.DataType)
+    )
 
 
 def _public_table(

@@ -16,15 +16,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-# Optimisers that only choose columns and joins. The others are off: one takes what occurs twice out
-# of a TRY, where it fails; those that use statistics would couple rows.
+# Optimisers that only choose columns and the kind of a join. The others are off. One of them moves
+# an expression that occurs twice out of its TRY. Those that use statistics would couple rows: the
+# number of rows would decide whether the stream is in a join's hash table, where a row with a long
+# list may exhaust the memory that it does not exhaust elsewhere.
 _OPTIMIZERS = {
-    "build_side_probe_side",
     "column_lifetime",
     "cte_inlining",
     "deliminator",
     "filter_pushdown",
-    "join_order",
     "unnest_rewriter",
     "unused_columns",
 }
@@ -298,6 +298,23 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(tree, list):
         for value in tree:
             yield from nodes_of(value)
+
+
+def mentioned_names(query: str) -> set[str] | None:
+    """Every name in a query, in lower case, of columns and other things; None if it has a *."""
+    nodes = list(nodes_of(syntax_tree(query)))
+    if any(node.get("class") == "STAR" for node in nodes):
+        return None
+    texts = (v for node in nodes for value in node.values() for v in _flat(value))
+    return {text.lower() for text in texts if isinstance(text, str)}
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
 
 
 def function_kind(name: str, arguments: int) -> str:

@@ -217,10 +217,10 @@ class RowPart:
             self.expressions.check(node.expressions[0], scope)
             origin = scope.origins(node.expressions[0]) | {UNNEST}
             names = [c.name.lower() for c in alias.columns] if alias else []
-            item: exp.Expr = exp.Unnest(
-                expressions=[self._bounded(node.expressions[0])],
-                alias=alias.copy() if alias else None,
-            )
+            # As a relation of its own, DuckDB would copy the whole list into each of its rows.
+            element = exp.alias_(exp.Explode(this=self._bounded(node.expressions[0])), "unnest")
+            elements = exp.Subquery(this=exp.Select(expressions=[element]))
+            item = exp.Lateral(this=elements, alias=alias.copy() if alias else None)
             name = node.alias.lower()
             return item, Relation(name, dict.fromkeys(names or ["unnest"], origin), False)
         if isinstance(node, exp.Values) and not extra:

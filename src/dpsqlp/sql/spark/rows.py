@@ -191,8 +191,8 @@ class _Rows:
         elif isinstance(node, exp.Subquery):
             body, columns = self.query(node, relations, None)
             named = _Named(f"({body})", tuple(columns))
-        elif isinstance(node, exp.Unnest):
-            unnested = _unnested(expression.cell(node.expressions[0]), node)
+        elif isinstance(node, exp.Lateral):
+            unnested = _unnest(node.this.this.expressions[0].this, expression)
             named = _Named(
                 f"LATERAL (SELECT {unnested.sql} AS `unnest`)", (("unnest", unnested.kind),)
             )
