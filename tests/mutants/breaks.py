@@ -1574,7 +1574,7 @@ WAYS_AROUND = [
     Break(
         "a function that reads files",
         "2: the row query sees one row at a time",
-        "sql/database.py",
+        "sql/functions.py",
         '    "json_serialize_plan",',
         "    #",
         GOLDEN,
@@ -1904,7 +1904,7 @@ STOPS = [
     Break(
         "operators by their names as functions",
         "2: one row cannot end the process",
-        "sql/database.py",
+        "sql/functions.py",
         "if not _FUNCTION.fullmatch(name):",
         "if False:",
         GROWTH + "test_what_can_end_the_process_is_refused",
@@ -2016,7 +2016,7 @@ STOPS = [
     Break(
         "times out of range are made",
         "2: an expression that fails on a row yields NULL, never an abort",
-        "sql/database.py",
+        "sql/functions.py",
         "if name in _UNCHECKED_TIMES and len(arguments) <= 1:",
         "if name in _UNCHECKED_TIMES and len(arguments) < 1:",
         "sql/test_never_stops.py::test_no_row_stops_a_run",
@@ -2024,7 +2024,7 @@ STOPS = [
     Break(
         "a time zone may be a column",
         "2: an expression that fails on a row yields NULL, never an abort",
-        "sql/database.py",
+        "sql/functions.py",
         'if method or any(below.get("class") == "COLUMN_REF" for below in nodes_of(constant)):',
         "if method:",
         "sql/test_never_stops.py::test_no_row_stops_a_run",

@@ -1,7 +1,7 @@
 """SQL: text to validated queries, plans and explanations."""
 
 from dpsqlp.sql.compile import compile_script, read_file
-from dpsqlp.sql.database import connect, mentioned_names
+from dpsqlp.sql.database import connect
 from dpsqlp.sql.explain import explain, explain_text, explain_total, total, unit_text
 from dpsqlp.sql.plan import make_plan, standard_deviations
 from dpsqlp.sql.query import (
@@ -12,6 +12,7 @@ from dpsqlp.sql.query import (
     SinkDef,
     Tumble,
 )
+from dpsqlp.sql.syntax import mentioned_names
 from dpsqlp.sql.warnings import find_warnings
 
 __all__ = [

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from dpsqlp.accounting.model import Process, ProcessKind
-from dpsqlp.sql.database import function_kind
 from dpsqlp.sql.dialect import Bounded
 from dpsqlp.sql.expressions import Expressions
+from dpsqlp.sql.functions import function_kind
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.relations import Scope, safe, sql
 

@@ -17,13 +17,15 @@ from sqlglot import exp
 
 from dpsqlp.errors import PlanError
 from dpsqlp.sql import sink
-from dpsqlp.sql.database import Binder, DatabaseError, freeze, is_type, read_public
+from dpsqlp.sql.binder import Binder, is_type
 from dpsqlp.sql.dialect import CreatePublicTable, CreateSink, CreateSource, parse_statements
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import read_options
 from dpsqlp.sql.overlap import shared_file
+from dpsqlp.sql.public_tables import freeze, read_public
 from dpsqlp.sql.query import Program, PublicTable, SinkDef, SourceDef
 from dpsqlp.sql.relations import sql
+from dpsqlp.sql.syntax import DatabaseError
 
 _RESERVED = ("released",)
 _NAME_MAX = 200  # bytes of a sink's name

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from dpsqlp.sql.database import Binder, DatabaseError, bad_function, quote
+from dpsqlp.sql.binder import Binder
+from dpsqlp.sql.functions import bad_function
 from dpsqlp.sql.location import Text
+from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import Scope, sql
 from dpsqlp.sql.row_limits import captured, unbounded
+from dpsqlp.sql.syntax import DatabaseError
 
 ROW_WISE = "The row part sees one row at a time."
 PUBLIC_WAY_OUT = "Prepare public data in CREATE PUBLIC TABLE, where any query is allowed."
@@ -135,7 +138,7 @@ class Expressions:
         if not names:
             return
         columns: list[exp.Expr] = [
-            exp.Var(this=f"{'.'.join(map(quote, parts))} AS c{number}")
+            exp.Var(this=f"{'.'.join(map(quote_identifier, parts))} AS c{number}")
             for number, parts in enumerate(names)
         ]
         try:  # what is no column here belongs to a lambda further out

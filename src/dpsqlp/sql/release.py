@@ -11,10 +11,10 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from dpsqlp.sql.aggregates import find_aggregates
-from dpsqlp.sql.database import quote
 from dpsqlp.sql.expressions import Expressions
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import Output
+from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import sql
 
 FIXED = ("window_start", "window_end", "trigger", "final")
@@ -111,9 +111,9 @@ def release_sql(text: Text, select: exp.Select, outputs: tuple[Output, ...], pos
 def _selected(outputs: tuple[Output, ...]) -> list[str]:
     columns = []
     for output in outputs:
-        columns.append(f"{output.sql} AS {quote(output.name)}")
+        columns.append(f"{output.sql} AS {quote_identifier(output.name)}")
         if output.sd_sql is not None:
-            columns.append(f"{output.sd_sql} AS {quote(output.name + '_sd')}")
+            columns.append(f"{output.sd_sql} AS {quote_identifier(output.name + '_sd')}")
     return columns
 
 

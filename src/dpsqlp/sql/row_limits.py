@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from dpsqlp.sql.database import arguments_of, nodes_of, syntax_tree
+from dpsqlp.sql.syntax import arguments_of, nodes_of, syntax_tree
 
 ROWS_MAX = 1 << 16
 BYTES_MAX = 1 << 14

@@ -16,20 +16,23 @@ from sqlglot import exp
 from dpsqlp.accounting.model import ContributionBounds, Process
 from dpsqlp.entropy.canonical import encode, kind_of
 from dpsqlp.sql.aggregates import Aggregates, default_name
+from dpsqlp.sql.binder import Binder
 from dpsqlp.sql.canonical_form import normal_form
-from dpsqlp.sql.database import Binder, DatabaseError, check_rows, quote
 from dpsqlp.sql.dialect import PrivacyClause
 from dpsqlp.sql.emit import read_emit
 from dpsqlp.sql.expressions import Expressions
+from dpsqlp.sql.functions import check_rows
 from dpsqlp.sql.groups import Groups, check_period, check_unit, read_groups, read_timestamp
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions, read_privacy
 from dpsqlp.sql.outputs import key_name, read_outputs, released_column
 from dpsqlp.sql.query import Hop, PublicTable, Query, SourceDef, Tumble
+from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import Scope, safe, sql
 from dpsqlp.sql.release import Post, release_sql
 from dpsqlp.sql.row_limits import BYTES_MAX, unbounded
 from dpsqlp.sql.rows import RowPart
+from dpsqlp.sql.syntax import DatabaseError
 
 _SCALARS = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
@@ -336,11 +339,11 @@ def _public_keys(
             "Define it with CREATE PUBLIC TABLE name AS SELECT ....",
         )
     columns = ", ".join(
-        f"CAST({quote(name)} AS {kind}) AS key_{n}"
+        f"CAST({quote_identifier(name)} AS {kind}) AS key_{n}"
         for n, (name, kind) in enumerate(zip(names, types, strict=True))
     )
     try:
-        query = f"SELECT {columns} FROM {quote(table.name)}"
+        query = f"SELECT {columns} FROM {quote_identifier(table.name)}"
         rows = binder.connection.sql(query).to_arrow_table()
     except duckdb.ConversionException:
         raise text.refuse(

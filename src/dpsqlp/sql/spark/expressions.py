@@ -15,10 +15,11 @@ import pyarrow as pa
 from sqlglot import exp
 
 from dpsqlp.errors import SqlError
-from dpsqlp.sql.database import Binder, DatabaseError
+from dpsqlp.sql.binder import Binder
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.relations import sql
 from dpsqlp.sql.spark.cells import INTEGERS, NULL, Cell, cast, decimal_parts, literal
+from dpsqlp.sql.syntax import DatabaseError
 
 _LONGEST = 200_000  # characters of one expression in Spark SQL
 NUMBERS = (*INTEGERS, "FLOAT", "DOUBLE")

@@ -20,13 +20,15 @@ import pyarrow as pa
 from sqlglot import exp
 
 from dpsqlp.errors import SqlError
-from dpsqlp.sql.database import Binder, quote, syntax_tree
+from dpsqlp.sql.binder import Binder
 from dpsqlp.sql.dialect import Stream
 from dpsqlp.sql.query import Query
+from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import sql
 from dpsqlp.sql.spark import operators, texts, times
 from dpsqlp.sql.spark.cells import Cell, name_sql, spark_type
 from dpsqlp.sql.spark.expressions import Expression, different, refused
+from dpsqlp.sql.syntax import syntax_tree
 
 _WHITELIST = {**operators.TRANSLATIONS, **texts.TRANSLATIONS, **times.TRANSLATIONS}
 _JOINS = {
@@ -60,7 +62,7 @@ def spark_rows(query: Query) -> str:
     assert tree is not None
     relations = {}
     for name in (query.source.name, *tables):
-        columns = binder.types(f"FROM {quote(name)}")
+        columns = binder.types(f"FROM {quote_identifier(name)}")
         relations[name.lower()] = _Named(name_sql(name), tuple(columns))
     text, _ = _Rows(binder).query(tree, relations, None)
     _check_reading(query.row_sql, tree)
