@@ -2,7 +2,7 @@
 
 from dpsqlp.sql.compile import compile_script, read_file
 from dpsqlp.sql.database import connect
-from dpsqlp.sql.explain import explain, explain_text, explain_total, total, unit_text
+from dpsqlp.sql.explain import explain, explain_text, explain_total, unit_text
 from dpsqlp.sql.plan import make_plan, standard_deviations
 from dpsqlp.sql.query import (
     Emit,
@@ -32,6 +32,5 @@ __all__ = [
     "mentioned_names",
     "read_file",
     "standard_deviations",
-    "total",
     "unit_text",
 ]

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dpsqlp.accounting.gdp import epsilon_of
+from dpsqlp.accounting.composition import compose
 from dpsqlp.plan import Plan
 from dpsqlp.sql.emit import duration
 from dpsqlp.sql.overlap import may_share
@@ -98,22 +98,6 @@ def _window(query: Query) -> dict[str, str] | None:
     return window | {"size": duration(query.window.size_us), "hop": duration(query.window.hop_us)}
 
 
-def total(plans: Sequence[Plan]) -> tuple[float, float, float]:
-    """What pipelines over the same units add up to: nu, epsilon and delta.
-
-    nu^2 adds up, so do the deltas and what is set aside for float error; epsilon is what the joint
-    nu gives at the summed delta.
-    """
-    nu = math.sqrt(math.fsum(plan.calibration.nu**2 for plan in plans))
-    delta = math.fsum(plan.calibration.delta for plan in plans)
-    failure = math.fsum(plan.calibration.delta_threshold for plan in plans)
-    float_error = math.fsum(
-        plan.calibration.epsilon - plan.calibration.epsilon_gaussian for plan in plans
-    )
-    epsilon = epsilon_of(nu, (delta - failure) * math.exp(-float_error)) + float_error
-    return nu, epsilon, delta
-
-
 def explain_text(name: str, query: Query, plan: Plan) -> str:
     """The promise of one sink, in words."""
     paragraphs = [
@@ -157,7 +141,7 @@ def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
         if len(members) < 2:
             continue
         query = members[0][1]
-        nu, epsilon, delta = total([plan for _, _, plan in members])
+        nu, epsilon, delta = compose([plan.calibration for _, _, plan in members])
         names = ", ".join(name for name, _, _ in members)
         sources = list(dict.fromkeys(member.source.name for _, member, _ in members))
         same = " (which may read the same records)" if len(sources) > 1 else ""
