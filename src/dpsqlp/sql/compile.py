@@ -1,4 +1,4 @@
-"""From text to validated queries: every statement checked, everything refused that is not promised.
+"""From text to validated queries: a statement is checked, and refused if it is not supported.
 
 parse           text -> statements by kind (syntax alone)
 compile_script  text -> Program (names, types, windows, options, noise processes)
@@ -58,7 +58,7 @@ def read_file(file: Path) -> str:
 
 
 def parse(text: str) -> Script:
-    """The statements of a script; SqlError where one cannot be read or is not one of ours."""
+    """The statements of a script; SqlError if a statement cannot be read or is not supported."""
     place = Text(text)
     statements = _not_too_deep(place, lambda: parse_statements(text))
     for statement in statements:
@@ -145,13 +145,13 @@ def _check_names(script: Script, tables: Mapping[str, pa.Table]) -> None:
         if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > _NAME_MAX:
             raise script.text.refuse(
                 statement.this,
-                "A sink's name is also that of the folder of its state, which this cannot be",
+                "A sink's name is also the name of its state folder; this name cannot be a folder",
                 f"Choose a name without slashes, of 1 to {_NAME_MAX} bytes, not . or .. alone.",
             )
         if name.endswith(".releases"):
             raise script.text.refuse(
                 statement.this,
-                "Names that end in .releases are those of folders for the page to watch",
+                "Names that end in .releases are reserved for the dashboard's folders",
                 "Choose another name.",
             )
         if statement.name.lower() in sinks:
@@ -174,8 +174,8 @@ def _source(place: Text, statement: CreateSource) -> SourceDef:
         if _UNREADABLE.search(kind):
             raise place.refuse(
                 column,
-                f"A value that is no {kind} would stop the run instead of being null",
-                "Use TEXT, or MAP with keys of TEXT, and cast it in the query.",
+                f"A value that is not a {kind} would stop the run instead of being null",
+                "Use TEXT, or MAP with TEXT keys, and cast it in the query.",
             )
         if _has_nested_interval(column.args["kind"]):
             raise place.refuse(

@@ -1,7 +1,7 @@
 """One sink's query: groups, window, unit, aggregates, and the two SQL texts that run.
 
 The row query (text that runs below the aggregation) and the release query (text that runs on what
-is released) are the only parts of the user's SQL that reach an engine. Between them is the core.
+is released) are the only parts of the user's SQL that reach an engine. The core is between them.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def compile_query(
 
 
 def _caps(options: PrivacyOptions, processes: Sequence[Process]) -> ContributionBounds:
-    """The caps; by default a count of distinct units leaves out none that a row is kept of."""
+    """The bounds; by default COUNT(DISTINCT unit) counts every unit with a kept row."""
     distinct = any(process.kind == "distinct" for process in processes)
     if distinct and not options.selections_given:
         return replace(options.caps, selections=options.caps.records)
@@ -151,7 +151,7 @@ def _event_column(select: exp.Select, source: SourceDef, timestamp: exp.Expr | N
 def _private_select(text: Text, node: exp.Expr) -> exp.Select:
     if isinstance(node, exp.SetOperation):
         raise text.refuse(
-            node, "A sink has one SELECT", "Use one sink for each; what they spend adds up."
+            node, "A sink has one SELECT", "Use one sink for each; their spending adds up."
         )
     if not isinstance(node, exp.Select):
         raise text.refuse(
@@ -160,7 +160,7 @@ def _private_select(text: Text, node: exp.Expr) -> exp.Select:
     if not isinstance(node.args.get("hint"), PrivacyClause):
         raise text.refuse(
             node,
-            "A sink publishes, so its SELECT must be private",
+            "A sink publishes its result, so its SELECT must be private",
             "Write SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = ..., delta = ...,"
             " privacy_unit_column = ..., max_rows_contributed = ...) ....",
         )
@@ -175,7 +175,7 @@ def _private_select(text: Text, node: exp.Expr) -> exp.Select:
                 f"{word} is not supported here",
                 "Groups are distinct already; leave DISTINCT out."
                 if word == "DISTINCT"
-                else "HAVING, ORDER BY and LIMIT act on what is released.",
+                else "HAVING, ORDER BY and LIMIT act on released rows.",
             )
     return node
 
@@ -348,7 +348,7 @@ def _public_keys(
     except duckdb.ConversionException:
         raise text.refuse(
             node,
-            f"The public table {node.name} has values that are no group keys: those are"
+            f"The public table {node.name} has values that cannot be group keys, which are"
             f" {', '.join(types)}",
             "Correct them, or cast the group key in GROUP BY.",
         ) from None

@@ -3,8 +3,8 @@
 Every relation gets a name of its own and every column is written with it, so nothing depends on
 how the two databases look names up. WITH queries are written where they are read.
 
-Privacy contract: what is not known to mean the same on both is refused, so a unit's rows are
-bounded alike on every engine.
+Privacy contract: a construct that is not known to mean the same on both is refused, so a unit's
+rows are bounded alike on every engine.
 
 Not covered: timestamps of the first days that 64 bits hold (290309 BC), where DuckDB itself wraps.
 """
@@ -124,7 +124,7 @@ class _From:
             return self.outer.find(node)
         raise refused(
             node,
-            "The Spark engine finds no such column in the FROM",
+            "The Spark engine does not find this column in the FROM",
             "Fields of a STRUCT and names given in the same SELECT are not supported on Spark:"
             " name it in a WITH query.",
         )
@@ -133,7 +133,7 @@ class _From:
         return (item.alias, name.lower()) in self.hidden
 
     def star(self, table: str) -> list[tuple[str, Cell]]:
-        """What * stands for."""
+        """The columns of a *."""
         return [
             (column, cell)
             for item in self.items
