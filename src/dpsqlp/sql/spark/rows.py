@@ -109,6 +109,7 @@ class _From:
     outer: _From | None
     items: list[_Item] = field(default_factory=list)
     hidden: set[tuple[str, str]] = field(default_factory=set)  # (alias, column) that USING merged
+    conditions: list[str] = field(default_factory=list)  # of joins, for the WHERE
 
     def find(self, node: exp.Column) -> Cell:
         *tables, name = [part.name for part in node.parts]
@@ -174,7 +175,9 @@ class _Rows:
         for join in node.args.get("joins") or []:
             text += " " + self._join(join, relations, scope, expression)
         if node.args.get("where"):
-            text += f" WHERE {expression.cell(node.args['where'].this).sql}"
+            scope.conditions.append(expression.cell(node.args["where"].this).sql)
+        if scope.conditions:
+            text += f" WHERE {' AND '.join(f'({each})' for each in scope.conditions)}"
         projections = _projections(node, scope, expression)
         listed = ", ".join(f"{cell.sql} AS {name_sql(name)}" for name, cell in projections)
         return f"SELECT {listed} {text}", [(name, cell.kind) for name, cell in projections]
@@ -185,8 +188,9 @@ class _Rows:
         relations: Mapping[str, _Named],
         scope: _From,
         expression: Expression,
+        outer: bool = False,
     ) -> str:
-        """One relation of a FROM, added to the scope."""
+        """One relation of a FROM, added to the scope. `outer`: an empty list is a null."""
         alias = node.args.get("alias")
         if isinstance(node, exp.Table) and node.name.lower() in relations:
             named = relations[node.name.lower()]
@@ -194,7 +198,7 @@ class _Rows:
             body, columns = self.query(node, relations, None)
             named = _Named(f"({body})", tuple(columns))
         elif isinstance(node, exp.Lateral):
-            unnested = _unnest(node.this.this.expressions[0].this, expression)
+            unnested = _unnest(node.this.this.expressions[0].this, expression, outer)
             named = _Named(
                 f"LATERAL (SELECT {unnested.sql} AS `unnest`)", (("unnest", unnested.kind),)
             )
@@ -221,9 +225,15 @@ class _Rows:
         if words == "CROSS JOIN" and (on or using):
             words = "JOIN"
         left = list(scope.items)
-        item = self._item(node.this, relations, scope, expression)
+        lateral = isinstance(node.this, exp.Lateral)
+        item = self._item(node.this, relations, scope, expression, lateral and side == "LEFT")
         right = scope.items[-1]
         conditions = [] if on is None else [expression.cell(on).sql]
+        if lateral:  # as another join, Spark would copy the whole list into each of its rows
+            if kind in ("SEMI", "ANTI") or (side == "LEFT" and conditions != ["TRUE"]):
+                raise different(node, "Write LEFT JOIN UNNEST(x) AS t(y) ON TRUE, and a WHERE.")
+            scope.conditions += [condition for condition in conditions if condition != "TRUE"]
+            return f"CROSS JOIN {item}"
         for name in using:
             cells = (
                 _From(None, left, scope.hidden).find(exp.column(name.copy())),
@@ -273,21 +283,18 @@ def _projections(node: exp.Select, scope: _From, expression: Expression) -> list
     return found
 
 
-def _unnest(node: exp.Explode, expression: Expression) -> Cell:
+def _unnest(node: exp.Explode, expression: Expression, outer: bool = False) -> Cell:
     series = node.this
     if not isinstance(series, exp.GenerateSeries):
-        return _unnested(expression.cell(series), node)
+        cell = expression.cell(series)
+        if not cell.kind.endswith("[]"):
+            raise different(node)
+        return Cell(f"explode{'_outer' if outer else ''}({cell.sql})", cell.kind[:-2])
     if series.args.get("step") or not series.args.get("is_end_exclusive"):
         raise different(node)
     first, last = (expression.as_type(series.args[end], "BIGINT") for end in ("start", "end"))
     numbers = f"sequence({first.sql}, try_subtract({last.sql}, 1L))"
     return Cell(f"explode(CASE WHEN {first.sql} < {last.sql} THEN {numbers} END)", "BIGINT")
-
-
-def _unnested(cell: Cell, node: exp.Expr) -> Cell:
-    if not cell.kind.endswith("[]"):
-        raise different(node)
-    return Cell(f"explode({cell.sql})", cell.kind[:-2])
 
 
 def _check_reading(text: str, tree: exp.Expr) -> None:
