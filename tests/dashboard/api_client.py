@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from processes import WAIT_SECONDS
 from starlette.testclient import TestClient
 
 from dpsqlp.dashboard.api import Api
 from dpsqlp.dashboard.app import make_app
 from dpsqlp.dashboard.guard import Policy
 from dpsqlp.dashboard.release_sources import find_sources
+from support.processes import WAIT_SECONDS
 
 NOW = 1_714_530_000_000_000  # 2024-05-01 02:20
 SINK = "/api/v1/sinks/popular"

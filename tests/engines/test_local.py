@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from dpsqlp.engines.clock import SystemClock
-from dpsqlp.engines.engine import Progress, micro_batch, serialise
+from dpsqlp.engines.engine import Progress, serialise
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.entropy.secret import Secret
@@ -636,13 +635,6 @@ def test_a_batch_larger_than_memory_is_refused(
     monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
     again = Pushing(tmp_path, sql, [])
     assert len(again.run(1)[FIRST]) == 1
-
-
-def test_more_text_than_arrow_has_in_one_piece_is_refused() -> None:
-    """Arrow then leaves it in several."""
-    pieces = pa.table({"key_0": pa.chunked_array([["a"], ["b"]])})
-    with pytest.raises(SourceError, match=r"more than 2 GiB.*has not run"):
-        micro_batch(Mock(combine_chunks=lambda: pieces))
 
 
 def test_spools_do_not_outlive_their_trigger(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dpsqlp.accounting.composition import compose
 from dpsqlp.cli.progress import count, moment
 from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.engines.instance import SECRET_VARIABLE, description, load_secret, read_instance
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
-from dpsqlp.sql import total, unit_text
+from dpsqlp.sql import unit_text
 from dpsqlp.sql.emit import duration
 from dpsqlp.state.journal import MANIFEST, read_manifest
 from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
@@ -91,7 +92,7 @@ def _lines(body: dict[str, Any], manifest: Public) -> list[tuple[str, str]]:
 
 
 def _promise(plans: Sequence[Plan], body: dict[str, Any]) -> str:
-    _, epsilon, delta = total(plans)
+    _, epsilon, delta = compose([plan.calibration for plan in plans])
     if len(plans) == 1:  # as requested, not as it adds up
         epsilon, delta = plans[0].calibration.epsilon, plans[0].calibration.delta
     public = body["public"]

@@ -23,12 +23,11 @@ from dpsqlp.engines.cuts import Cuts
 from dpsqlp.engines.instance import open_instance
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.decode import decode
-from dpsqlp.errors import SourceError, StateError, UnavailableError
+from dpsqlp.errors import StateError, UnavailableError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import GridTime, Source, sweep_spools
 from dpsqlp.sql import connect, standard_deviations
 from dpsqlp.sql.query import Query
-from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.state.journal import Changes, Intent, Journal
 from dpsqlp.state.sealed import SealedStorage
 
@@ -264,28 +263,6 @@ class Engine(ABC):
         self.sink.emit(trigger, release)
         self._unpublished = None
         return Progress(trigger, self.schedule.last, int(release.num_rows), self._missed)
-
-
-def micro_batch(table: pa.Table) -> MicroBatch:
-    """The core's columns of a row query's result."""
-    table = table.combine_chunks()
-    if any(column.num_chunks > 1 for column in table.columns):
-        raise SourceError(
-            "The texts of one column of a trigger take more than 2 GiB. Shorten them in the query,"
-            " for example with left(x, 1000). Nothing is lost; the trigger has not run."
-        )
-
-    def columns(prefix: str) -> tuple[Any, ...]:
-        return tuple(table.column(name) for name in table.column_names if name.startswith(prefix))
-
-    return MicroBatch(
-        unit=columns("unit_"),
-        key=columns("key_"),
-        window=table.column("window_number"),
-        timestamp=table.column("timestamp_us"),
-        values=columns("value_"),
-        period=table.column("period_number") if "period_number" in table.column_names else None,
-    )
 
 
 def arrow_types(types: Sequence[str]) -> list[pa.DataType]:

@@ -12,7 +12,8 @@ import duckdb
 
 from dpsqlp.core import TriggerRelease
 from dpsqlp.engines.clock import Clock
-from dpsqlp.engines.engine import Engine, micro_batch
+from dpsqlp.engines.engine import Engine
+from dpsqlp.engines.micro_batch import admit_batches
 from dpsqlp.engines.row_query import RowQuery
 from dpsqlp.errors import SourceError
 from dpsqlp.sinks.base import Sink
@@ -94,7 +95,9 @@ class LocalEngine(Engine):
         if intent.records is not None and self.schedule.on_event_time:
             span = intent.records["span"]
         try:
-            batch = micro_batch(self._rows.run(intent.records, span))
+            return self._rows.run(
+                intent.records, span, lambda rows: admit_batches(self.core, rows, intent.trigger)
+            )
         except (duckdb.BinderException, duckdb.IOException) as error:
             # These name columns and files. Other texts of the database may hold a record.
             raise SourceError(f"The records cannot be read: {error}") from None
@@ -106,4 +109,3 @@ class LocalEngine(Engine):
                 " is damaged: bring back a damaged one as it was, or give it up with"
                 " --leave-behind-unprotected. The trigger has not run."
             ) from None
-        return len(batch.window), self.core.admit(batch, intent.trigger)

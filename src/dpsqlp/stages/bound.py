@@ -218,7 +218,8 @@ def _precedes(a, b, timestamp, data, offsets, text, window, values):  # type: ig
     at_a, at_b = offsets[text[a]], offsets[text[b]]
     length_a = offsets[text[a] + 1] - at_a
     length_b = offsets[text[b] + 1] - at_b
-    for k in range(min(length_a, length_b)):
+    shared = 0 if text[a] == text[b] else min(length_a, length_b)
+    for k in range(shared):
         byte_a = data[at_a + k]
         byte_b = data[at_b + k]
         if byte_a != byte_b:

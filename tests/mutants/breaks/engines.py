@@ -6,6 +6,7 @@ from mutants.breaks.base import DAMAGE, SLOW, Break
 
 ENGINE = "engines/test_local.py::"
 ROWS = "engines/test_rows.py::"
+PIECES = "engines/test_micro_batch.py::"
 
 BREAKS = [
     Break(

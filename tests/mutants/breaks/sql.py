@@ -6,6 +6,7 @@ from mutants.breaks.base import Break
 
 GOLDEN = "sql/test_golden.py::test_statement"
 GROWTH = "sql/test_growth.py::"
+ROWS = "engines/test_rows.py::"
 
 BREAKS = [
     Break(

@@ -22,13 +22,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpsqlp.core import Core
-from dpsqlp.engines.engine import micro_batch
 from dpsqlp.engines.instance import load_secret, read_instance
+from dpsqlp.engines.micro_batch import admit_batches
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
-from dpsqlp.plan import Plan
-from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.stages.combine import Groups, merge
 from dpsqlp.stages.route import key_shards
 from dpsqlp.state.arrays import pack, unpack
@@ -72,9 +70,8 @@ class BoundTask(Task):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the shard that this partition is."""
         shard, worker = _partition(), self.worker()
-        plan, rows = worker.pipeline.plan, list(batches)
-        batch = micro_batch(pa.Table.from_batches(rows)) if rows else _no_records(plan)
-        records = worker.pipeline.admit(batch, self.trigger)
+        plan = worker.pipeline.plan
+        _, records = admit_batches(worker.pipeline, batches, self.trigger)
         if (records.shard_hash % worker.shards != shard).any():
             raise StateError(
                 f"Spark gave shard {shard} records of another. Nothing was released. This version"
@@ -221,18 +218,6 @@ def _partition() -> int:
     context = TaskContext.get()
     assert context is not None
     return context.partitionId()
-
-
-def _no_records(plan: Plan) -> MicroBatch:
-    none = pa.nulls(0)
-    return MicroBatch(
-        (none,) * len(plan.unit_kinds),
-        (none,) * len(plan.key_kinds),
-        none,
-        none,
-        (none,) * plan.value_columns,
-        None if plan.periods is None else none,
-    )
 
 
 def _groups_arrays(groups: Groups, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
