@@ -41,8 +41,8 @@ BREAKS = [
         "unit state dropped a trigger early",
         "8: unit state dropped while its records are still accepted",
         "core.py",
-        "periods = plan.periods.open(trigger + 1)",
-        "periods = plan.periods.open(trigger + 2)",
+        "periods = self.plan.periods.open(trigger + 1)",
+        "periods = self.plan.periods.open(trigger + 2)",
         INVARIANTS + "test_a_unit_is_remembered_until_the_last_trigger_of_its_period",
     ),
     Break(

@@ -18,7 +18,7 @@ BREAKS = [
     Break(
         "the last trigger runs only if lines are left",
         "1: every grid trigger runs, with or without records",
-        "sources/pushed.py",
+        "sources/standard_input.py",
         "        self.exhausted = ended\n",
         "        self.exhausted = ended and any(lines.strip() for _, lines in arrived)\n",
         "sources/test_pushed.py::test_one_trigger_runs_after_the_end_with_lines_or_without",
@@ -26,7 +26,7 @@ BREAKS = [
     Break(
         "lines belong to the trigger that finds them",
         "1: which trigger a record belongs to follows from its own arrival time",
-        "sources/pushed.py",
+        "sources/standard_input.py",
         "takewhile(lambda part: part[0] <= at.time, self._arrived)",
         "takewhile(lambda part: True, self._arrived)",
         "sources/test_pushed.py::test_a_line_belongs_to_the_trigger_that_is_due_after_it",
@@ -34,7 +34,7 @@ BREAKS = [
     Break(
         "a spool in the clear",
         "6: the state shows none of its data",
-        "sources/base.py",
+        "sources/spool.py",
         "    storage.put(name, parts)\n",
         "    storage.put(name, parts)\n"
         "    storage.plain.put(f'{name}.copy', parts)  # type: ignore[attr-defined]\n",
@@ -43,7 +43,7 @@ BREAKS = [
     Break(
         "a column's type is that of all its values",
         "2: a record's unit depends on that record alone",
-        "sources/pushed.py",
+        "sources/python_frames.py",
         "return [_texts(values) if _depends(column.type) else column]",
         "return [column]",
         "sources/test_pushed.py::test_decimals_keep_their_own_digits",
@@ -51,7 +51,7 @@ BREAKS = [
     Break(
         "a value without a type makes all of its kind texts",
         "2: a record's unit depends on that record alone",
-        "sources/pushed.py",
+        "sources/python_frames.py",
         "types = [None if value is None else _type(value) for value in values]",
         "types = [None if value is None else pa.string() for value in values]",
         "sources/test_pushed.py::test_a_cast_depends_on_its_value_alone",
@@ -59,7 +59,7 @@ BREAKS = [
     Break(
         "a value that stops the database stops the push",
         "2: a record's unit depends on that record alone",
-        "sources/pushed.py",
+        "sources/python_frames.py",
         "    if len(layers[0]) == 1:\n        return pa.chunked_array([pa.nulls(1, field.type)])\n",
         "    raise SourceError('no')\n",
         "sources/test_pushed.py::test_a_value_that_stops_the_database_is_its_own_loss",
@@ -75,7 +75,7 @@ BREAKS = [
     Break(
         "integers that are floats have another text",
         "2: a record's unit depends on that record alone",
-        "sources/base.py",
+        "sources/columns.py",
         "if _TEXT.fullmatch(kind):",
         "if False:",
         "sources/test_pushed.py::test_a_number_is_the_same_text_whatever_its_columns_type",
@@ -84,7 +84,7 @@ BREAKS = [
         "a table made anew is read",
         "6: a retry that reads other records is refused",
         "sources/postgres.py",
-        "                self._check_same(table, records)\n",
+        "                self._check_same(table, offsets)\n",
         "",
         "postgres/test_source.py::test_a_table_made_anew_after_a_range_was_taken_is_not_read",
     ),
@@ -134,7 +134,7 @@ BREAKS = [
         "a range has no end",
         "6: a retry replays exactly that range",
         "sources/postgres.py",
-        """where = f"{ordering} <= {literal(records['until'])}::{kind}\"""",
+        """where = f"{ordering} <= {literal(until)}::{kind}\"""",
         """where = "true\"""",
         "postgres/test_pipeline.py::test_a_range_is_read_again_as_it_was",
     ),
@@ -165,7 +165,7 @@ BREAKS = [
     Break(
         "times out of range are read",
         "2: an expression that fails on a row yields NULL, never an abort",
-        "sources/base.py",
+        "sources/columns.py",
         "if _MOMENT.fullmatch(kind) and checked:",
         "if False:",
         "sql/test_never_stops.py::test_no_row_stops_a_run",
@@ -173,7 +173,7 @@ BREAKS = [
     Break(
         "hours out of range are read",
         "2: an expression that fails on a row yields NULL, never an abort",
-        "sources/base.py",
+        "sources/columns.py",
         'if kind.upper() == "TIME":',
         "if False:",
         "sql/test_never_stops.py::test_no_row_stops_a_run",
@@ -181,7 +181,7 @@ BREAKS = [
     Break(
         "a line of any length is collected",
         "2: the row query maps each input row by itself",
-        "sources/pushed.py",
+        "sources/standard_input.py",
         "begun += first[: _LINE_BYTES - len(begun)]",
         "begun += first",
         "sources/test_pushed.py::test_a_line_without_end_takes_neither_time_nor_memory",
@@ -189,9 +189,25 @@ BREAKS = [
     Break(
         "a line of any length is read",
         "2: the row query maps each input row by itself",
-        "sources/pushed.py",
+        "sources/standard_input.py",
         'bytes(line) + b"\\n" if len(line) < _LINE_BYTES else b""',
         'bytes(line) + b"\\n"',
         "sources/test_pushed.py::test_a_line_that_is_too_long_is_left_out_as_in_a_file",
+    ),
+    Break(
+        "a file's cut is its name alone",
+        "1: a range is decided at the grid time, contents and all",
+        "sources/files.py",
+        "        if found != file:\n            raise _unusable",
+        "        if False:\n            raise _unusable",
+        "sources/test_files.py::test_a_file_that_changes_after_the_cut_is_refused",
+    ),
+    Break(
+        "any spool of the right name is read",
+        "1: a trigger that is run again reads the same records",
+        "sources/spool.py",
+        'if data is None or digest([data]) != offsets["digest"]:',
+        "if data is None:",
+        "sources/test_pushed.py::test_another_spool_of_the_same_name_is_refused",
     ),
 ]

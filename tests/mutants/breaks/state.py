@@ -25,7 +25,7 @@ BREAKS = [
         "another plan accepted",
         "6: another fingerprint is another instance",
         "state/journal.py",
-        "if self.manifest.fingerprint != pipeline.plan.fingerprint.hex():",
+        "if self.manifest.fingerprint != core.plan.fingerprint.hex():",
         "if False:",
         JOURNAL + "test_another_secret_plan_or_instance_is_refused",
     ),
@@ -62,8 +62,8 @@ BREAKS = [
         "        return seal.hex()\n"
         "\n"
         "    def get(self, name: str, seal: str | None = None) -> bytes | None:\n"
-        '        """The object, or None. Refused if it is damaged, or is not the one with this'
-        ' seal."""\n'
+        '        """The object, or None. Refused if it is damaged, or has another seal than'
+        ' the given one."""\n'
         "        data = self.plain.get(name)\n",
         "        seal, file = self._unlocked().seal(name, parts)\n"
         "        self.plain.put(name, parts)\n"
