@@ -31,9 +31,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from dpsqlp.sources.base import Source, check_size, quoted
+from dpsqlp.sources.base import Source, check_size
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import Query
+from dpsqlp.sql.quoting import quote_identifier as quoted
 
 DATABASE_MEMORY = "2GB"
 _PIECE = "rows of a piece"

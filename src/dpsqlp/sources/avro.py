@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.clients.avro import Schemas, arrow_type, decode, fields
-from dpsqlp.sources.base import quoted, try_cast
+from dpsqlp.sources.base import try_cast
 from dpsqlp.sources.fit import fitted
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.quoting import quote_identifier
 
 
 class AvroDecoder:
@@ -55,7 +56,7 @@ class AvroDecoder:
             field = known.get(name.lower())
             columns[name] = _column(field, records) if field else pa.nulls(len(records))
         self._database.register("records", pa.table(columns))
-        query = f"SELECT {try_cast(self._source.columns, quoted)} FROM records"
+        query = f"SELECT {try_cast(self._source.columns, quote_identifier)} FROM records"
         return self._database.sql(query).to_arrow_table().cast(self._schema)
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from dpsqlp.errors import SourceError
 from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.quoting import quote_identifier, quote_text
 from dpsqlp.state.storage import Storage
 
 BATCH_BYTES_MAX = 6 << 30
@@ -131,16 +132,6 @@ def sweep_spools(storage: Storage, waiting: Collection[Any]) -> None:
             storage.delete(name)
 
 
-def quoted(name: str) -> str:
-    """A quoted identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def text(value: str) -> str:
-    """A text literal."""
-    return "'" + value.replace("'", "''") + "'"
-
-
 def try_cast(
     columns: Sequence[tuple[str, str]], value: Callable[[str], str], spanned: str | None = None
 ) -> str:
@@ -149,7 +140,7 @@ def try_cast(
     Not checked is the range of the column that is `spanned`, of which the reader keeps a part.
     """
     return ", ".join(
-        f"{try_one(value(name), kind, checked=name != spanned)} AS {quoted(name)}"
+        f"{try_one(value(name), kind, checked=name != spanned)} AS {quote_identifier(name)}"
         for name, kind in columns
     )
 
@@ -182,14 +173,17 @@ def show(database: duckdb.DuckDBPyConnection, source: SourceDef, table: pa.Table
         return
     stored = f"{source.name} as read"
     database.register(stored, table)
-    casts = [f"TRY_CAST({quoted(n)} AS {kind}) AS {quoted(n)}" for n, kind in source.columns]
+    casts = [
+        f"TRY_CAST({quote_identifier(n)} AS {kind}) AS {quote_identifier(n)}"
+        for n, kind in source.columns
+    ]
     database.execute(
-        f"CREATE OR REPLACE TEMP VIEW {quoted(source.name)} AS SELECT {', '.join(casts)}"
-        f" FROM {quoted(stored)}"
+        f"CREATE OR REPLACE TEMP VIEW {quote_identifier(source.name)} AS SELECT {', '.join(casts)}"
+        f" FROM {quote_identifier(stored)}"
     )
 
 
 def json_columns(columns: Sequence[tuple[str, str]]) -> str:
     """The same from the JSON objects in a column `line`; lines that are none are all null."""
-    structure = text(json.dumps(dict(columns)))
+    structure = quote_text(json.dumps(dict(columns)))
     return f"unnest(json_transform(TRY_CAST(line AS JSON), {structure}))"

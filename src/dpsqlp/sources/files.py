@@ -30,9 +30,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import GridTime, Source, json_columns, quoted, try_cast
-from dpsqlp.sources.base import text as _text
+from dpsqlp.sources.base import GridTime, Source, json_columns, try_cast
 from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.quoting import quote_identifier, quote_text
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -135,14 +135,14 @@ class FileSource(Source):
         if records is not None and "span" in records and self._timestamp is not None:
             low, high = records["span"]
             files = [file for file in files if self._has_times_in(file, low, high)]
-            spanned, column = self._timestamp, quoted(self._timestamp)
+            spanned, column = self._timestamp, quote_identifier(self._timestamp)
             where = (
                 f" WHERE {column} >= make_timestamp({int(low)})"
                 f" AND {column} < make_timestamp({int(high)})"
             )
         rows = " UNION ALL ".join(self._relations(files, spanned))
         database.execute(
-            f"CREATE OR REPLACE TEMP VIEW {quoted(self._source.name)} AS FROM ({rows}){where}"
+            f"CREATE OR REPLACE TEMP VIEW {quote_identifier(self._source.name)} AS FROM ({rows}){where}"
         )
 
     def named(self, records: Any) -> str:
@@ -240,10 +240,12 @@ class FileSource(Source):
         relations = [f"SELECT {try_cast(columns, lambda _: 'NULL')} WHERE false"]
         in_order = sorted(files, key=lambda file: (self._shape(file), file))
         for (suffix, names), members in groupby(in_order, key=self._shape):
-            listed = ", ".join(_text(escape(file[0])) for file in members)
+            listed = ", ".join(quote_text(escape(file[0])) for file in members)
             if suffix == ".parquet":
                 rows = f"read_parquet([{listed}], hive_partitioning = false)"
-                relations.append(f"SELECT {try_cast(columns, quoted, spanned)} FROM {rows}")
+                relations.append(
+                    f"SELECT {try_cast(columns, quote_identifier, spanned)} FROM {rows}"
+                )
             elif suffix in _JSON:
                 rows = _LINES.format(files=f"[{listed}]", header="false")
                 relations.append(f"SELECT {json_columns(columns)} FROM {rows}")
@@ -285,14 +287,14 @@ def _never(path: str, columns: Sequence[tuple[str, str]]) -> Iterator[tuple[str,
     with duckdb.connect() as database:
         try:
             described = database.execute(
-                f"DESCRIBE FROM read_parquet({_text(escape(path))}, hive_partitioning = false)"
+                f"DESCRIBE FROM read_parquet({quote_text(escape(path))}, hive_partitioning = false)"
             ).fetchall()
         except duckdb.Error:
             raise _unusable(path, "is no Parquet file that the database reads") from None
         types = {row[0].lower(): row[1] for row in reversed(described)}
         for name, kind in columns:
             has = types.get(name.lower(), kind)
-            tried = (f"TRY_CAST({_text(value)} AS {has})" for value in _EXAMPLES)
+            tried = (f"TRY_CAST({quote_text(value)} AS {has})" for value in _EXAMPLES)
             try:
                 database.execute(f"SELECT CAST(COALESCE({', '.join(tried)}) AS {kind}) IS NULL")
             except duckdb.Error as problem:
@@ -377,10 +379,10 @@ def check_unchanged(file: File) -> None:
 def _fields(delimiter: str) -> str:
     """The fields of a line of CSV, quotes and all; an unpaired quote is a character."""
     pattern = f'{delimiter}("(?:[^"]|"")*"|[^{delimiter}]*)'
-    matched = f"regexp_extract_all({_text(delimiter)} || line, {_text(pattern)}, 1)"
+    matched = f"regexp_extract_all({quote_text(delimiter)} || line, {quote_text(pattern)}, 1)"
     return (
         f"CASE WHEN contains(line, '\"') THEN {matched}"
-        f" ELSE string_split(line, {_text(delimiter)}) END"
+        f" ELSE string_split(line, {quote_text(delimiter)}) END"
     )
 
 

@@ -25,13 +25,13 @@ from dpsqlp.sources.base import (
     Source,
     declared_schema,
     json_columns,
-    quoted,
     show,
     spool,
     try_one,
 )
 from dpsqlp.sources.fit import fitted, is_missing, known
 from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.state.storage import Storage
 
 _CHUNK_BYTES = 1 << 16
@@ -304,8 +304,8 @@ def _cast(
     )
     casts = []
     for name, kind in columns:
-        tried = [try_one(quoted(f"{name} {n}"), kind) for n in range(len(layers[name]))]
-        casts.append(f"COALESCE({', '.join(tried)}) AS {quoted(name)}")
+        tried = [try_one(quote_identifier(f"{name} {n}"), kind) for n in range(len(layers[name]))]
+        casts.append(f"COALESCE({', '.join(tried)}) AS {quote_identifier(name)}")
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         database.register("frame", table)
