@@ -1181,6 +1181,22 @@ CUTS = [
         "engines/test_cuts.py::test_a_cut_that_is_missing_between_others_is_refused",
     ),
     Break(
+        "a file's cut is its name alone",
+        "1: a range is decided at the grid time, contents and all",
+        "sources/files.py",
+        "        if found != file:\n            raise _unusable",
+        "        if False:\n            raise _unusable",
+        "sources/test_files.py::test_a_file_that_changes_after_the_cut_is_refused",
+    ),
+    Break(
+        "any spool of the right name is read",
+        "1: a trigger that is run again reads the same records",
+        "sources/base.py",
+        'if data is None or digest([data]) != records["digest"]:',
+        "if data is None:",
+        "sources/test_pushed.py::test_another_spool_of_the_same_name_is_refused",
+    ),
+    Break(
         "spools of cuts that wait are swept",
         "1: a cut is made durable when it is taken",
         "engines/engine.py",

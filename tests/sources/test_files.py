@@ -414,7 +414,7 @@ def test_formats_and_layouts_may_be_mixed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_what_cannot_be_used_is_refused_before_it_is_read(order: int, tmp_path: Path) -> None:
-    """So the trigger can run once the file is moved away or replaced."""
+    """The trigger has no intent yet, so it can run without the file."""
     numbers = pa.BufferOutputStream()
     pq.write_table(pa.table({"unit": ["u"], "a": [1], "ts": [1_704_067_200_000]}), numbers)
     bad = {
@@ -431,7 +431,7 @@ def test_what_cannot_be_used_is_refused_before_it_is_read(order: int, tmp_path: 
         path = tmp_path / "in" / f"{1 - order}{name}"
         path.write_bytes(data)
         files = source(tmp_path, "in/*", follow=True)
-        with pytest.raises(SourceError, match=f"{words}.*has not run.*give it up"):
+        with pytest.raises(SourceError, match=f"{words}.*has not run.*leave it behind"):
             planned(files, files.begin(), 1)
         path.unlink()
         assert len(planned(files, files.begin(), 1)["files"]) == 1
@@ -472,6 +472,24 @@ def test_a_file_that_has_vanished_since_it_was_listed_is_refused(
     files = source(tmp_path, "*", follow=True)
     with pytest.raises(SourceError, match=r"has vanished.*leave-behind-unprotected"):
         planned(files, files.begin(), 1)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_file_that_changes_after_the_cut_is_refused(follow: bool, tmp_path: Path) -> None:
+    """What a trigger reads is decided when it is due, not when the worker comes to it."""
+    path = tmp_path / "a.jsonl"
+    write(path, LINES[:1])
+    files = source(tmp_path, "*", follow=follow)
+    records = files.cut(files.begin(), at(1))
+    data, times = path.read_bytes(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    write(path, LINES)
+    with pytest.raises(
+        SourceError, match=r"has changed since its trigger was due.*leave it behind"
+    ):
+        files.complete(records)
+    path.write_bytes(data)
+    os.utime(path, ns=times)
+    assert read(files, files.complete(records)) == wanted(LINES[0])
 
 
 @pytest.mark.parametrize("follow", [False, True])

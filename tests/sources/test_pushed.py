@@ -253,8 +253,22 @@ def test_spools_are_forgotten(tmp_path: Path) -> None:
     sweep_spools(storage, [ranges[2], None])
     assert storage.list() == ["spool/2.arrow"]
     sweep_spools(storage, [])
-    with pytest.raises(SourceError, match=r"are gone.*Restore the state folder"):
+    with pytest.raises(StateError, match=r"are missing.*Restore the whole state folder"):
         read(source, ranges[2])
+
+
+def test_another_spool_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    """A crash before the cut leaves a spool, and the next attempt spools under the same name."""
+    storage = LocalStorage(tmp_path)
+    source = PushedSource(SOURCE, storage)
+    source.push({"unit": ["u"], NAME: [1], "ts": [None]})
+    before = storage.get(source.cut(None, at(1))["spool"])
+    source.push({"unit": ["v"], NAME: [2], "ts": [None]})
+    records = source.cut(None, at(1))
+    assert before is not None
+    storage.put(records["spool"], [before])
+    with pytest.raises(StateError, match=r"are not those of the cut.*Nothing was released"):
+        read(source, records)
 
 
 @pytest.mark.parametrize("data", [b"", b'{"unit": "a"}\n'])

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 import duckdb
 import pyarrow as pa
 
-from dpsqlp.errors import SourceError
+from dpsqlp.errors import SourceError, StateError
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.quoting import quote_identifier, quote_text
+from dpsqlp.state.arrays import digest
 from dpsqlp.state.storage import Storage
 
 BATCH_BYTES_MAX = 6 << 30
@@ -118,10 +119,22 @@ def check_size(size: int) -> int:
 
 
 def spool(storage: Storage, trigger: int, suffix: str, parts: Sequence[bytes]) -> dict[str, Any]:
-    """Keep records that cannot be read twice; returns their range."""
+    """Keep records that cannot be read twice; returns their range, which no other spool fits."""
     name = f"{_SPOOL}{trigger}.{suffix}"
     storage.put(name, parts)
-    return {"spool": name}
+    return {"spool": name, "digest": digest(parts)}
+
+
+def read_spool(storage: Storage, records: Any) -> bytes:
+    """The spooled records of a range. A spool of the same name from before a crash is refused."""
+    data = storage.get(records["spool"])
+    if data is None or digest([data]) != records["digest"]:
+        raise StateError(
+            f"The spooled records {records['spool']} are"
+            f" {'missing' if data is None else 'not those of the cut'}, and they cannot be read"
+            " again. Nothing was released. Restore the whole state folder as it was."
+        )
+    return data
 
 
 def sweep_spools(storage: Storage, waiting: Collection[Any]) -> None:

@@ -2,8 +2,8 @@
 
 A file must be complete when it appears under its name (write elsewhere, then rename). Names and
 folders that begin with a dot or underscore, and names that end like a half-written file, are passed
-over. Which files a trigger reads is decided by their names when it is due; one that cannot be used
-then, or that changes after the trigger has begun, stops it.
+over. Which files a trigger reads, and their sizes and times of change, is decided when it is due; a
+file that cannot be used, or that changes afterwards, stops the trigger.
 
 Privacy contract: each line, and each row of a Parquet file, is read by itself. What cannot be read
 is null; nothing is guessed from the contents of a file, and no record can hide another or stop a
@@ -39,6 +39,7 @@ _JSON = (".json", ".jsonl", ".ndjson")
 _SUFFIXES = (".parquet", *_DELIMITERS, *_JSON)
 _PER_MILLISECOND = {"milliseconds": 1, "microseconds": 10**3, "nanoseconds": 10**6}
 _NAMED = 10  # files in a message
+_GONE = (-1, -1)  # size and time of change of a file that is not there
 # Below the folder of the pattern: hidden names and folders, and files that are being written.
 _PASSED_OVER = re.compile(r"/[._]|\.(tmp|part|partial|writing|inprogress)$")
 # Lines as they are: a line that is too long or no UTF-8 is left out, one with chr(1) is cut there.
@@ -88,24 +89,29 @@ class FileSource(Source):
         return {"taken": []}
 
     def cut(self, position: Any, at: GridTime) -> Any:
-        """The names of the files that have come since. Nothing is opened: a cut has to be quick."""
+        """The files that have come since, as they are now: a file that changes before its trigger
+        reads it is refused. No file is opened, since a cut has to be quick.
+        """
         taken = set(_position(position)["taken"])
-        if self._follow:
-            return {"names": self._listed(taken)}
-        return {"names": [] if taken else self._all()}
+        names = self._listed(taken) if self._follow else [] if taken else self._all()
+        return {"files": [list(_identify(name)) for name in names], "left_behind": []}
 
     def replay(self, position: Any, span: tuple[int, int]) -> Any:
         """An event-time span of the files there were at the first trigger."""
         known = _position(position)
-        files = known["files"] if "files" in known else self._identified(self._all())
-        return {"files": files, "span": list(span)}
+        if "files" in known:
+            return {"files": known["files"], "span": list(span)}
+        files = [_identify(name) for name in self._all()]
+        for file in files:
+            self._check_usable(file)
+        return {"files": [list(file) for file in files], "span": list(span)}
 
     def complete(self, records: Any) -> Any:
-        """With size and time of change of each file; refused if one cannot be used."""
-        if "names" not in records:
-            return records
-        left_behind = records.get("left_behind", [])
-        return {"files": self._identified(records["names"]), "left_behind": left_behind}
+        """The same range, refused if one of its files has changed or cannot be used."""
+        if "span" not in records:
+            for name, size, modified in records["files"]:
+                self._check_usable((name, size, modified))
+        return records
 
     def after(self, position: Any, records: Any) -> Any:
         """The position after a range."""
@@ -119,11 +125,10 @@ class FileSource(Source):
         """A range without some of its files; on event time later spans are without them too."""
         paths = {path: name for name in names for path in (abspath(name), realpath(name))}
         left = [name for name in _names(records) if name in paths]
-        kept = {"left_behind": [*records.get("left_behind", []), *left]}
-        if "names" in records:
-            kept["names"] = [name for name in records["names"] if name not in left]
-        else:
-            kept["files"] = [file for file in records["files"] if file[0] not in left]
+        kept = {
+            "files": [file for file in records["files"] if file[0] not in left],
+            "left_behind": [*records.get("left_behind", []), *left],
+        }
         return {**records, **kept}, [paths[name] for name in left]
 
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
@@ -142,7 +147,8 @@ class FileSource(Source):
             )
         rows = " UNION ALL ".join(self._relations(files, spanned))
         database.execute(
-            f"CREATE OR REPLACE TEMP VIEW {quote_identifier(self._source.name)} AS FROM ({rows}){where}"
+            f"CREATE OR REPLACE TEMP VIEW {quote_identifier(self._source.name)}"
+            f" AS FROM ({rows}){where}"
         )
 
     def named(self, records: Any) -> str:
@@ -178,19 +184,18 @@ class FileSource(Source):
             if not _PASSED_OVER.search(name, base) and not isdir(name)
         )
 
-    def _identified(self, names: Sequence[str]) -> list[list[Any]]:
-        """Name, size and time of change of files; refused if one cannot be used."""
-        found = []
-        for path in map(Path, names):
-            try:
-                self._check_place(path)
-                status = path.stat()
-                file = (str(path), status.st_size, status.st_mtime_ns)
-                self._shape(file)
-            except FileNotFoundError:
-                raise _unusable(str(path), "has vanished") from None
-            found.append(list(file))
-        return found
+    def _check_usable(self, file: File) -> None:
+        """Refuse a file that is not as it was when it was listed, or that cannot be read."""
+        self._check_place(Path(file[0]))
+        found = _identify(file[0])
+        if found[1:] == _GONE:
+            raise _unusable(file[0], "has vanished")
+        if found != file:
+            raise _unusable(file[0], "has changed since its trigger was due")
+        try:
+            self._shape(file)
+        except FileNotFoundError:
+            raise _unusable(file[0], "has vanished") from None
 
     def _check_place(self, path: Path) -> None:
         """Refuse what the database could not open."""
@@ -350,29 +355,34 @@ def _position(position: Any) -> dict[str, Any]:
 
 def _names(records: Any) -> list[str]:
     """The files of a range, also those that are left behind."""
-    named = records["names"] if "names" in records else [file[0] for file in records["files"]]
-    return [*named, *records.get("left_behind", [])]
+    return [*(file[0] for file in records["files"]), *records.get("left_behind", [])]
+
+
+def _identify(name: str) -> File:
+    """A file's name, size and time of change, without opening it."""
+    try:
+        status = os.stat(name)
+    except FileNotFoundError:
+        return (name, *_GONE)
+    return name, status.st_size, status.st_mtime_ns
 
 
 def _unusable(name: str, why: str) -> SourceError:
     return SourceError(
-        f"The file {name} {why}. The trigger has not run: write files elsewhere and rename them"
-        " when they are complete. Put a complete file in the place of this one, or give it up with"
-        " --leave-behind-unprotected."
+        f"The file {name} {why}. The trigger has not run. On event time, replace the file. By the"
+        " clock, leave it behind with --leave-behind-unprotected and add a complete file under"
+        " another name. Write files elsewhere, and rename them when they are complete."
     )
 
 
 def check_unchanged(file: File) -> None:
     """Refuse a file that is not as it was when it was taken."""
-    name, size, modified = file
-    try:
-        status = Path(name).stat()
-    except FileNotFoundError:
-        status = None
-    if status is None or (status.st_size, status.st_mtime_ns) != (size, modified):
+    found = _identify(file[0])
+    if found != file:
         raise SourceError(
-            f"The file {name} {'is gone' if status is None else 'has changed'} since its trigger"
-            " began. A trigger reads the same records each time: bring back the file as it was."
+            f"The file {file[0]} {'is gone' if found[1:] == _GONE else 'has changed'} since its"
+            " trigger began. A trigger reads the same records each time: bring back the file as it"
+            " was."
         )
 
 

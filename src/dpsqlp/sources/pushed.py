@@ -25,6 +25,7 @@ from dpsqlp.sources.base import (
     Source,
     declared_schema,
     json_columns,
+    read_spool,
     show,
     spool,
     try_one,
@@ -80,13 +81,7 @@ class PushedSource(Source):
         if records is None:
             table = self._schema.empty_table()
         else:
-            data = self._storage.get(records["spool"])
-            if data is None:
-                raise SourceError(
-                    f"The spooled records {records['spool']} are gone, and they cannot be read"
-                    " again. Restore the state folder as it was."
-                )
-            table = self._parse(data)
+            table = self._parse(read_spool(self._storage, records))
         show(database, self._source, table)
 
     def forget(self, records: Any) -> None:
