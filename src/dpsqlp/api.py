@@ -32,7 +32,7 @@ from dpsqlp.errors import (
     UnavailableError,
 )
 from dpsqlp.sinks.base import Sink, is_another, make_sink, release_digest
-from dpsqlp.sources.pushed import PushedSource, StandardInput, arrow_table
+from dpsqlp.sources.python_frames import PythonSource, arrow_table
 from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
 
 _SHOWN_ROWS = 20
@@ -132,7 +132,7 @@ class Stream:
     def feed(self, frame: Any) -> None:
         """Hand over records for the next trigger. Until it has run they are yours to keep."""
         source = self._check_open().source
-        if not isinstance(source, PushedSource) or isinstance(source, StandardInput):
+        if not isinstance(source, PythonSource):
             raise SourceError(
                 f"The source of {self.name} reads its records itself. To feed it, declare it with"
                 " connector = 'python'."

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsqlp.api import choose, read_script
-from dpsqlp.engines.script import check_secret_outside_state
-from dpsqlp.engines.spark.stream import Batches, FrameSink, ticking
+from dpsqlp.engines.secret_file import check_secret_outside_state
+from dpsqlp.engines.spark.batch_source import FrameSink
+from dpsqlp.engines.spark.foreach_batch import ForeachBatch, with_ticks
 from dpsqlp.entropy.secret import new_name
 from dpsqlp.errors import PlanError, SecretError, StateError
 from dpsqlp.sinks.base import make_sink
-from dpsqlp.sources.pushed import arrow_table
+from dpsqlp.sources.python_frames import arrow_table
 from dpsqlp.sql import compile_script
 from dpsqlp.state.remote import below, storage_at
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_running: dict[str, tuple[Any, Batches]] = {}
+_running: dict[str, tuple[Any, ForeachBatch]] = {}
 
 
 def start(
@@ -88,7 +89,7 @@ def start(
         if before.isActive:
             raise StateError(f"A query is running on the state in {root}. Stop that one first.")
         left.close()
-    batches = Batches(
+    batches = ForeachBatch(
         chosen.query,
         target,
         below(root, chosen.name),
@@ -97,7 +98,7 @@ def start(
         shards,
     )
     query = (
-        ticking(frame, chosen.query)
+        with_ticks(frame, chosen.query)
         .writeStream.foreachBatch(batches)
         .option("checkpointLocation", _spark_uri(checkpoint))
         .trigger(processingTime=f"{chosen.query.emit.interval_us // 1000} milliseconds")

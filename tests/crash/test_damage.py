@@ -369,9 +369,9 @@ def test_an_intent_holds_no_record(finished: Path) -> None:
     """It names files and times alone."""
     state = opened_folder(finished / "state" / "t", secret_of(finished))
     body = json.loads(state.get("intent.json") or b"")
-    assert set(body) == {"trigger", "records", "left_behind", "fingerprint"}
-    assert set(body["records"]) == {"files", "span"}
-    assert body["records"]["span"][1] - body["records"]["span"][0] == QUARTER
+    assert set(body) == {"trigger", "offsets", "left_behind", "fingerprint"}
+    assert set(body["offsets"]) == {"files", "span"}
+    assert body["offsets"]["span"][1] - body["offsets"]["span"][0] == QUARTER
 
 
 def test_a_new_state_in_a_used_folder_is_refused(tmp_path: Path) -> None:

@@ -583,8 +583,8 @@ BOUNDING = [
         "unit state dropped a trigger early",
         "8: unit state dropped while its records are still accepted",
         "core.py",
-        "periods = plan.periods.open(trigger + 1)",
-        "periods = plan.periods.open(trigger + 2)",
+        "periods = self.plan.periods.open(trigger + 1)",
+        "periods = self.plan.periods.open(trigger + 2)",
         INVARIANTS + "test_a_unit_is_remembered_until_the_last_trigger_of_its_period",
     ),
     Break(
@@ -1045,8 +1045,8 @@ DURABILITY = [
         "a retry takes what has arrived since",
         "6: a retry replays exactly the intent's range",
         "engines/engine.py",
-        "        intent = self._pending()\n        if intent is None:\n",
-        "        intent = None\n        if intent is None:\n",
+        "        intent = self._pending_intent()\n        if intent is None:\n            trigger",
+        "        intent = None\n        if intent is None:\n            trigger",
         CRASH + "test_a_retry_reads_what_was_intended",
     ),
     Break(
@@ -1062,13 +1062,13 @@ DURABILITY = [
         "6: before any byte reaches a sink, the release file is durable",
         "engines/engine.py",
         "        self.journal.commit(\n",
-        "        self.sink.emit(trigger, table)\n        self.journal.commit(\n",
+        "        self.sink.emit(intent.trigger, table)\n        self.journal.commit(\n",
         ENGINE + "test_nothing_is_published_before_it_is_committed",
     ),
     Break(
         "the last trigger runs only if lines are left",
         "1: every grid trigger runs, with or without records",
-        "sources/pushed.py",
+        "sources/standard_input.py",
         "        self.exhausted = ended\n",
         "        self.exhausted = ended and any(lines.strip() for _, lines in arrived)\n",
         "sources/test_pushed.py::test_one_trigger_runs_after_the_end_with_lines_or_without",
@@ -1077,7 +1077,7 @@ DURABILITY = [
         "another plan accepted",
         "6: another fingerprint is another instance",
         "state/journal.py",
-        "if self.manifest.fingerprint != pipeline.plan.fingerprint.hex():",
+        "if self.manifest.fingerprint != core.plan.fingerprint.hex():",
         "if False:",
         JOURNAL + "test_another_secret_plan_or_instance_is_refused",
     ),
@@ -1126,10 +1126,9 @@ CUTS = [
         "a trigger reads up to now",
         "1: a trigger that runs late reads up to its own cut",
         "engines/engine.py",
-        "        return self.cuts.records(trigger)\n",
-        "        return self.source.cut(\n"
-        "            self._position, GridTime(trigger, self.clock.now(), math.inf)\n"
-        "        )\n",
+        "                offsets = self.cuts.offsets(trigger)\n",
+        "                at = GridTime(trigger, self.clock.now(), math.inf)\n"
+        "                offsets = self.source.cut(self._offset, at)\n",
         SLOW + "[files-False]",
     ),
     Break(
@@ -1167,7 +1166,7 @@ CUTS = [
     Break(
         "lines belong to the trigger that finds them",
         "1: which trigger a record belongs to follows from its own arrival time",
-        "sources/pushed.py",
+        "sources/standard_input.py",
         "takewhile(lambda part: part[0] <= at.time, self._arrived)",
         "takewhile(lambda part: True, self._arrived)",
         "sources/test_pushed.py::test_a_line_belongs_to_the_trigger_that_is_due_after_it",
@@ -1176,7 +1175,7 @@ CUTS = [
         "a lost cut is not noticed",
         "6: a retry replays exactly that range",
         "engines/cuts.py",
-        "if not cut.follows(self._previous, self._position):",
+        "if not cut.follows(self._previous, self._offset):",
         "if False:",
         "engines/test_cuts.py::test_a_cut_that_is_missing_between_others_is_refused",
     ),
@@ -1191,8 +1190,8 @@ CUTS = [
     Break(
         "any spool of the right name is read",
         "1: a trigger that is run again reads the same records",
-        "sources/base.py",
-        'if data is None or digest([data]) != records["digest"]:',
+        "sources/spool.py",
+        'if data is None or digest([data]) != offsets["digest"]:',
         "if data is None:",
         "sources/test_pushed.py::test_another_spool_of_the_same_name_is_refused",
     ),
@@ -1200,8 +1199,8 @@ CUTS = [
         "spools of cuts that wait are swept",
         "1: a cut is made durable when it is taken",
         "engines/engine.py",
-        "sweep_spools(storage, [*waiting, pending and pending.records])",
-        "sweep_spools(storage, [pending and pending.records])",
+        "sweep_spools(storage, [begun, *map(self.cuts.offsets, self.cuts.waiting)])",
+        "sweep_spools(storage, [begun])",
         SLOW + "[stdin-True]",
     ),
 ]
@@ -1232,7 +1231,7 @@ SEALING = [
     Break(
         "a spool in the clear",
         "6: the state shows none of its data",
-        "sources/base.py",
+        "sources/spool.py",
         "    storage.put(name, parts)\n",
         "    storage.put(name, parts)\n"
         "    storage.plain.put(f'{name}.copy', parts)  # type: ignore[attr-defined]\n",
@@ -1379,8 +1378,8 @@ SPARK = [
         "a driver that forgets what was selected",
         "2: bounding is the same whatever happens to the process",
         "engines/spark/engine.py",
-        "self._selected = self.journal.load_selected()",
-        "self._selected = {}",
+        "selected = self.journal.load_selected()",
+        "selected: dict[int, Table] = {}",
         TASKS + "test_a_driver_that_starts_again_knows_what_was_selected",
     ),
     Break(
@@ -1442,15 +1441,15 @@ SPARK = [
     Break(
         "an older batch taken for the committed one",
         "6: equal noise is safe only on equal input",
-        "engines/spark/stream.py",
-        "        self._check(position, self._number)\n",
+        "engines/spark/batch_source.py",
+        "        self._check(known, self._number)\n",
         "",
         STREAM + "test_a_checkpoint_that_is_not_the_states_is_refused[0-c]",
     ),
     Break(
         "a batch of another checkpoint",
         "6: a retry replays exactly that range",
-        "engines/spark/stream.py",
+        "engines/spark/batch_source.py",
         'known != {"batch": batch, "checkpoint": self._checkpoint}',
         'known["batch"] != batch',
         STREAM + "test_a_checkpoint_that_is_not_the_states_is_refused[2-other]",
@@ -1458,7 +1457,7 @@ SPARK = [
     Break(
         "limits on a batch of Spark",
         "8: batches by count",
-        "engines/spark/stream.py",
+        "engines/spark/check_plan.py",
         "        if limits:\n",
         "        if False:\n",
         STREAM + "test_limits_on_a_batch_are_refused[maxFilesPerTrigger]",
@@ -1514,7 +1513,7 @@ SPARK = [
     Break(
         "a stream's files are skipped by their statistics",
         "2: a row query sees one row at a time",
-        "engines/spark/stream.py",
+        "engines/spark/check_plan.py",
         "    if pushed and skipping and any",
         "    if False and any",
         STREAM + "test_files_are_filtered_only_if_they_are_read_whole",
@@ -1522,7 +1521,7 @@ SPARK = [
     Break(
         "batches are taken an interval too early",
         "1: which trigger a record belongs to follows from its arrival",
-        "engines/spark/stream.py",
+        "engines/spark/foreach_batch.py",
         "        if early and not engine.finished:",
         "        if False:",
         STREAM + "test_after_an_early_batch_spark_takes_the_next_at_its_trigger",
@@ -1538,7 +1537,7 @@ SPARK = [
     Break(
         "Python functions before the query",
         "2: a row query sees one row at a time",
-        "engines/spark/stream.py",
+        "engines/spark/check_plan.py",
         "    if python:\n",
         "    if False:\n",
         STREAM + "test_frames_that_break_the_promise_are_refused[<lambda>-Python function0]",
@@ -1546,7 +1545,7 @@ SPARK = [
     Break(
         "subqueries before the query",
         "2: a row query sees frozen public tables alone",
-        "engines/spark/stream.py",
+        "engines/spark/check_plan.py",
         "    if nested:\n",
         "    if False:\n",
         STREAM + "test_frames_that_break_the_promise_are_refused[<lambda>-subquery0]",
@@ -1554,7 +1553,7 @@ SPARK = [
     Break(
         "limits on a batch by names that few know",
         "8: batches by count",
-        "engines/spark/stream.py",
+        "engines/spark/check_plan.py",
         "(max|min)[\\w-]*per|per-?(micro-?)?batch",
         "(max|min)(files|bytes|offsets)per",
         STREAM + "test_limits_on_a_batch_are_refused[maxEventsPerTrigger]",
@@ -1606,7 +1605,7 @@ WAYS_AROUND = [
     Break(
         "a column's type is that of all its values",
         "2: a record's unit depends on that record alone",
-        "sources/pushed.py",
+        "sources/python_frames.py",
         "return [_texts(values) if _depends(column.type) else column]",
         "return [column]",
         "sources/test_pushed.py::test_decimals_keep_their_own_digits",
@@ -1614,7 +1613,7 @@ WAYS_AROUND = [
     Break(
         "a value without a type makes all of its kind texts",
         "2: a record's unit depends on that record alone",
-        "sources/pushed.py",
+        "sources/python_frames.py",
         "types = [None if value is None else _type(value) for value in values]",
         "types = [None if value is None else pa.string() for value in values]",
         "sources/test_pushed.py::test_a_cast_depends_on_its_value_alone",
@@ -1639,7 +1638,7 @@ WAYS_AROUND = [
     Break(
         "a value that stops the database stops the push",
         "2: a record's unit depends on that record alone",
-        "sources/pushed.py",
+        "sources/python_frames.py",
         "    if len(layers[0]) == 1:\n        return pa.chunked_array([pa.nulls(1, field.type)])\n",
         "    raise SourceError('no')\n",
         "sources/test_pushed.py::test_a_value_that_stops_the_database_is_its_own_loss",
@@ -1655,7 +1654,7 @@ WAYS_AROUND = [
     Break(
         "integers that are floats have another text",
         "2: a record's unit depends on that record alone",
-        "sources/base.py",
+        "sources/columns.py",
         "if _TEXT.fullmatch(kind):",
         "if False:",
         "sources/test_pushed.py::test_a_number_is_the_same_text_whatever_its_columns_type",
@@ -1680,7 +1679,7 @@ WAYS_AROUND = [
         "a table made anew is read",
         "6: a retry that reads other records is refused",
         "sources/postgres.py",
-        "                self._check_same(table, records)\n",
+        "                self._check_same(table, offsets)\n",
         "",
         "postgres/test_source.py::test_a_table_made_anew_after_a_range_was_taken_is_not_read",
     ),
@@ -1734,7 +1733,7 @@ POSTGRES = [
         "a range has no end",
         "6: a retry replays exactly that range",
         "sources/postgres.py",
-        """where = f"{ordering} <= {literal(records['until'])}::{kind}\"""",
+        """where = f"{ordering} <= {literal(until)}::{kind}\"""",
         """where = "true\"""",
         "postgres/test_pipeline.py::test_a_range_is_read_again_as_it_was",
     ),
@@ -1967,7 +1966,7 @@ STOPS = [
     Break(
         "times out of range are read",
         "2: an expression that fails on a row yields NULL, never an abort",
-        "sources/base.py",
+        "sources/columns.py",
         "if _MOMENT.fullmatch(kind) and checked:",
         "if False:",
         "sql/test_never_stops.py::test_no_row_stops_a_run",
@@ -1975,7 +1974,7 @@ STOPS = [
     Break(
         "hours out of range are read",
         "2: an expression that fails on a row yields NULL, never an abort",
-        "sources/base.py",
+        "sources/columns.py",
         'if kind.upper() == "TIME":',
         "if False:",
         "sql/test_never_stops.py::test_no_row_stops_a_run",
@@ -1999,7 +1998,7 @@ STOPS = [
     Break(
         "a line of any length is collected",
         "2: the row query maps each input row by itself",
-        "sources/pushed.py",
+        "sources/standard_input.py",
         "begun += first[: _LINE_BYTES - len(begun)]",
         "begun += first",
         "sources/test_pushed.py::test_a_line_without_end_takes_neither_time_nor_memory",
@@ -2007,7 +2006,7 @@ STOPS = [
     Break(
         "a line of any length is read",
         "2: the row query maps each input row by itself",
-        "sources/pushed.py",
+        "sources/standard_input.py",
         'bytes(line) + b"\\n" if len(line) < _LINE_BYTES else b""',
         'bytes(line) + b"\\n"',
         "sources/test_pushed.py::test_a_line_that_is_too_long_is_left_out_as_in_a_file",

@@ -31,7 +31,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from dpsqlp.sources.base import Source, check_size
+from dpsqlp.sources.base import AnySource as Source
+from dpsqlp.sources.size import check_size
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import Query
 from dpsqlp.sql.quoting import quote_identifier as quoted

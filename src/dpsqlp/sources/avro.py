@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.clients.avro import Schemas, arrow_type, decode, fields
-from dpsqlp.sources.base import try_cast
+from dpsqlp.sources.columns import try_cast
 from dpsqlp.sources.fit import fitted
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef

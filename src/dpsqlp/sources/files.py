@@ -23,14 +23,15 @@ from glob import escape, glob, has_magic
 from itertools import groupby, takewhile
 from os.path import abspath, isdir, realpath
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import GridTime, Source, json_columns, try_cast
+from dpsqlp.sources.base import GridTime, Source
+from dpsqlp.sources.columns import json_columns, try_cast
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.quoting import quote_identifier, quote_text
 
@@ -60,10 +61,25 @@ _EXAMPLES = (
     "00000000-0000-0000-0000-000000000001",
 )
 Shape = tuple[str, tuple[str, ...]]  # suffix, and what tells one layout from another
-File = tuple[str, int, int]  # name, size, time of change
+File = tuple[str, int, int]  # name, size, time of change; a list in JSON
 
 
-class FileSource(Source):
+class FileOffset(TypedDict, total=False):
+    """The names of the files taken so far; on event time all files, fixed at the first trigger."""
+
+    taken: list[str]
+    files: list[File]
+
+
+class FileRange(TypedDict):
+    """Files as they were when the trigger was due; on event time the records of a span of them."""
+
+    files: list[File]
+    left_behind: NotRequired[list[str]]  # names of files that count as read
+    span: NotRequired[tuple[int, int]]
+
+
+class FileSource(Source[FileOffset, FileRange]):
     """Files matched by the pattern `path`."""
 
     def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
@@ -84,61 +100,61 @@ class FileSource(Source):
         folder = str(self._folder())
         return sorted({folder, escape(folder)})  # as it is, and as it is asked for
 
-    def begin(self) -> Any:
-        """No file has been taken; on event time all of them are, now and for good."""
+    def initial_offset(self) -> FileOffset:
+        """No file has been taken."""
         return {"taken": []}
 
-    def cut(self, position: Any, at: GridTime) -> Any:
+    def cut(self, offset: FileOffset, at: GridTime) -> FileRange:
         """The files that have come since, as they are now: a file that changes before its trigger
         reads it is refused. No file is opened, since a cut has to be quick.
         """
-        taken = set(_position(position)["taken"])
+        taken = set(_checked(offset)["taken"])
         names = self._listed(taken) if self._follow else [] if taken else self._all()
-        return {"files": [list(_identify(name)) for name in names], "left_behind": []}
+        return {"files": [_identify(name) for name in names], "left_behind": []}
 
-    def replay(self, position: Any, span: tuple[int, int]) -> Any:
+    def replay(self, offset: FileOffset, span: tuple[int, int]) -> FileRange:
         """An event-time span of the files there were at the first trigger."""
-        known = _position(position)
-        if "files" in known:
-            return {"files": known["files"], "span": list(span)}
+        if "files" in _checked(offset):
+            return {"files": offset["files"], "span": span}
         files = [_identify(name) for name in self._all()]
         for file in files:
             self._check_usable(file)
-        return {"files": [list(file) for file in files], "span": list(span)}
+        return {"files": files, "span": span}
 
-    def complete(self, records: Any) -> Any:
+    def complete(self, offsets: FileRange) -> FileRange:
         """The same range, refused if one of its files has changed or cannot be used."""
-        if "span" not in records:
-            for name, size, modified in records["files"]:
-                self._check_usable((name, size, modified))
-        return records
+        if "span" not in offsets:
+            for file in _files(offsets):
+                self._check_usable(file)
+        return offsets
 
-    def after(self, position: Any, records: Any) -> Any:
-        """The position after a range."""
-        if records is None:
-            return position
-        if "span" in records:
-            return {"files": records["files"]}
-        return {"taken": sorted({*position["taken"], *_names(records)})}
+    def next_offset(self, offset: FileOffset, offsets: FileRange | None) -> FileOffset:
+        """The offset after a range."""
+        if offsets is None:
+            return offset
+        if "span" in offsets:
+            return {"files": offsets["files"]}
+        return {"taken": sorted({*offset["taken"], *_names(offsets)})}
 
-    def leave_behind(self, records: Any, names: Collection[str]) -> tuple[Any, list[str]]:
+    def leave_behind(
+        self, offsets: FileRange, names: Collection[str]
+    ) -> tuple[FileRange, list[str]]:
         """A range without some of its files; on event time later spans are without them too."""
         paths = {path: name for name in names for path in (abspath(name), realpath(name))}
-        left = [name for name in _names(records) if name in paths]
-        kept = {
-            "files": [file for file in records["files"] if file[0] not in left],
-            "left_behind": [*records.get("left_behind", []), *left],
+        left = [name for name in _names(offsets) if name in paths]
+        kept: FileRange = {
+            **offsets,
+            "files": [file for file in offsets["files"] if file[0] not in left],
+            "left_behind": [*offsets.get("left_behind", []), *left],
         }
-        return {**records, **kept}, [paths[name] for name in left]
+        return kept, [paths[name] for name in left]
 
-    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+    def read(self, offsets: FileRange | None, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
-        files: list[File] = [] if records is None else [tuple(file) for file in records["files"]]
-        for file in files:
-            check_unchanged(file)
+        files = unchanged_files(offsets)
         where, spanned = "", None
-        if records is not None and "span" in records and self._timestamp is not None:
-            low, high = records["span"]
+        if offsets is not None and "span" in offsets and self._timestamp is not None:
+            low, high = offsets["span"]
             files = [file for file in files if self._has_times_in(file, low, high)]
             spanned, column = self._timestamp, quote_identifier(self._timestamp)
             where = (
@@ -151,9 +167,9 @@ class FileSource(Source):
             f" AS FROM ({rows}){where}"
         )
 
-    def named(self, records: Any) -> str:
+    def describe(self, offsets: FileRange | None) -> str:
         """The files of a range, for a message."""
-        names = [file[0] for file in (records or {}).get("files", ())]
+        names = [file[0] for file in _files(offsets)]
         more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
         return ", ".join(names[:_NAMED] + more)
 
@@ -343,19 +359,26 @@ def _times(path: Path, column: str) -> tuple[float, float]:
     return first, last
 
 
-def _position(position: Any) -> dict[str, Any]:
-    """A position, refused if it is another connector's."""
-    if not isinstance(position, dict) or not position.keys() & {"files", "taken"}:
+def _checked(offset: FileOffset) -> FileOffset:
+    """The offset, refused if it is another connector's."""
+    if not isinstance(offset, dict) or not offset.keys() & {"files", "taken"}:
         raise SourceError(
-            "The state stands at a position that is not one of files. Give the source the"
-            " connector it had, or begin a new pipeline, which spends again."
+            "The state has an offset of another connector than files. Give the source the connector"
+            " it had, or begin a new pipeline, which spends again."
         )
-    return position
+    return offset
 
 
-def _names(records: Any) -> list[str]:
-    """The files of a range, also those that are left behind."""
-    return [*(file[0] for file in records["files"]), *records.get("left_behind", [])]
+def _files(offsets: FileRange | None) -> list[File]:
+    """The files of a range, which JSON has made lists."""
+    if offsets is None:
+        return []
+    return [(name, size, modified) for name, size, modified in offsets["files"]]
+
+
+def _names(offsets: FileRange) -> list[str]:
+    """The names of a range's files, also of those left behind."""
+    return [*(file[0] for file in offsets["files"]), *offsets.get("left_behind", [])]
 
 
 def _identify(name: str) -> File:
@@ -375,8 +398,15 @@ def _unusable(name: str, why: str) -> SourceError:
     )
 
 
-def check_unchanged(file: File) -> None:
-    """Refuse a file that is not as it was when it was taken."""
+def unchanged_files(offsets: FileRange | None) -> list[File]:
+    """The files of a range, refused if one is not as it was when it was taken."""
+    files = _files(offsets)
+    for file in files:
+        _check_unchanged(file)
+    return files
+
+
+def _check_unchanged(file: File) -> None:
     found = _identify(file[0])
     if found != file:
         raise SourceError(

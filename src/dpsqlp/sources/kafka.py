@@ -19,7 +19,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 import duckdb
 import numpy as np
@@ -27,13 +27,31 @@ import pyarrow as pa
 
 from dpsqlp.clients.kafka import Kafka, Producer, Reader, Topic
 from dpsqlp.errors import PlanError, SourceError, UnavailableError
-from dpsqlp.sources.base import GridTime, Source, check_size, declared_schema, json_columns, show
+from dpsqlp.sources.base import GridTime, Source
+from dpsqlp.sources.columns import declared_schema, json_columns, show
+from dpsqlp.sources.size import check_size
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import OptionValue, SourceDef
 from dpsqlp.state.storage import LocalStorage
 
 
-class KafkaSource(Source):
+class KafkaOffset(TypedDict):
+    """The topic that was read, by its id, and the next offset of each partition."""
+
+    topic: str | None
+    offsets: dict[str, int]
+
+
+class KafkaRange(TypedDict):
+    """For each partition its number, first offset and end; and the schemas the registry had."""
+
+    trigger: int
+    topic: str
+    ranges: list[tuple[int, int, int]]
+    schemas: NotRequired[list[int]]
+
+
+class KafkaSource(Source[KafkaOffset, KafkaRange]):
     """Records of one topic."""
 
     def __init__(self, source: SourceDef, folder: Path) -> None:
@@ -50,21 +68,21 @@ class KafkaSource(Source):
         self._numbered = "schema_registry" in options
         self._dead_letters = DeadLetters(self._kafka, options, folder)
 
-    def begin(self) -> Any:
+    def initial_offset(self) -> KafkaOffset:
         """No topic has been seen."""
         return {"topic": None, "offsets": {}}
 
-    def cut(self, position: Any, at: GridTime) -> Any:
+    def cut(self, offset: KafkaOffset, at: GridTime) -> KafkaRange:
         """What each partition has now, from where it was read to."""
-        if not isinstance(position, dict) or "offsets" not in position:
+        if not isinstance(offset, dict) or "offsets" not in offset:
             raise SourceError(
-                "The state stands at a position that is not one of a topic. Give the source the"
+                "The state has an offset of another connector than kafka. Give the source the"
                 " connector it had, or begin a new pipeline, which spends again."
             )
-        topic = self._found(self._cutting, position)
+        topic = self._found(self._cutting, offset["topic"])
         ends = self._cutting.offsets(topic, end=True)
-        known = position["offsets"] if topic.id == position["topic"] else {}
-        if self._latest and position["topic"] is None:
+        known = offset["offsets"] if topic.id == offset["topic"] else {}
+        if self._latest and offset["topic"] is None:
             firsts = ends
         else:
             firsts = self._cutting.offsets(topic, end=False)
@@ -78,24 +96,24 @@ class KafkaSource(Source):
             ranges.append((partition, first, end))
         return {"trigger": at.trigger, "topic": topic.id, "ranges": ranges}
 
-    def complete(self, records: Any) -> Any:
-        """With the schemas that its values name and the registry has."""
+    def complete(self, offsets: KafkaRange) -> KafkaRange:
+        """The range, with the schemas that its values name and the registry has."""
         self._dead_letters.check()
-        return {**records, "schemas": self._schemas(self._ranges(records))}
+        return {**offsets, "schemas": self._schemas(self._ranges(offsets))}
 
-    def after(self, position: Any, records: Any) -> Any:
-        """The position after a range."""
-        if records is None:
-            return position
-        known = position["offsets"] if position["topic"] == records["topic"] else {}
-        read = {str(partition): end for partition, _, end in records["ranges"]}
-        return {"topic": records["topic"], "offsets": known | read}
+    def next_offset(self, offset: KafkaOffset, offsets: KafkaRange | None) -> KafkaOffset:
+        """The offset after a range."""
+        if offsets is None:
+            return offset
+        known = offset["offsets"] if offset["topic"] == offsets["topic"] else {}
+        read = {str(partition): end for partition, _, end in offsets["ranges"]}
+        return {"topic": offsets["topic"], "offsets": known | read}
 
-    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+    def read(self, offsets: KafkaRange | None, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a table of the source's name."""
         tables = [self._schema.empty_table()]
-        if records is not None:
-            tables += self._tables(records)
+        if offsets is not None:
+            tables += self._tables(offsets)
         show(database, self._source, pa.concat_tables(tables))
 
     def close(self) -> None:
@@ -104,12 +122,12 @@ class KafkaSource(Source):
         self._kafka.close()
         self._cutting.close()
 
-    def _found(self, kafka: Kafka, position: Any) -> Topic:
+    def _found(self, kafka: Kafka, known: str | None) -> Topic:
         topic = kafka.topic(self._topic)
         if topic is not None:
             return topic
         text = f"The Kafka brokers {self._kafka.brokers} have no topic {self._topic}. Create it"
-        if position["topic"] is None:
+        if known is None:
             raise SourceError(f"{text}, or correct the option topic.")
         raise UnavailableError(f"{text} again. Nothing is lost that was read before.")
 
@@ -144,32 +162,32 @@ class KafkaSource(Source):
         for messages in self._reader.read(self._topic, ranges):
             yield [message for message in messages if message.value() is not None]
 
-    def _tables(self, records: Any) -> Iterator[pa.Table]:
+    def _tables(self, offsets: KafkaRange) -> Iterator[pa.Table]:
         """The records, decoded a batch at a time; what cannot be goes to the dead letters."""
         size, letters = 0, []
-        for messages in self._messages(self._ranges(records)):
+        for messages in self._messages(self._ranges(offsets)):
             if not messages:
                 continue
             values = [message.value() for message in messages]
-            table, bad = self._decode(values, records.get("schemas", ()))
+            table, bad = self._decode(values, offsets.get("schemas", ()))
             letters += [messages[place] for place in bad]
             size = check_size(size + table.nbytes)
             yield table
-        self._dead_letters.send(records, letters)
+        self._dead_letters.send(offsets, letters)
         self.undecodable += len(letters) + self._reader.broken
         self._reader.broken = 0
 
-    def _ranges(self, records: Any) -> list[tuple[int, int, int]]:
+    def _ranges(self, offsets: KafkaRange) -> list[tuple[int, int, int]]:
         """The ranges of a trigger, less what the brokers have deleted since."""
-        topic = self._found(self._kafka, records)
-        if topic.id != records["topic"]:  # made again: nothing of the old one is left
-            if any(first < end for _, first, end in records["ranges"]):
+        topic = self._found(self._kafka, offsets["topic"])
+        if topic.id != offsets["topic"]:  # made again: nothing of the old one is left
+            if any(first < end for _, first, end in offsets["ranges"]):
                 self._check_gap()
             return []
         firsts = self._kafka.offsets(topic, end=False)
         ends = self._kafka.offsets(topic, end=True)
         ranges = []
-        for partition, first, end in records["ranges"]:
+        for partition, first, end in offsets["ranges"]:
             if partition not in ends:
                 raise UnavailableError(f"A partition of the topic {self._topic} is away.")
             self._check_end(end, ends[partition])
@@ -199,7 +217,7 @@ class DeadLetters:
                 )
             self._producer = Producer(self._kafka)
 
-    def send(self, records: Any, messages: Sequence[Any]) -> None:
+    def send(self, offsets: KafkaRange, messages: Sequence[Any]) -> None:
         """Keep a range's dead letters, durably. A trigger that is run again sends them again; in
         the folder they replace themselves, and no others.
         """
@@ -207,9 +225,9 @@ class DeadLetters:
             return
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mark = hashlib.sha256(json.dumps(records).encode()).hexdigest()[:12]
+            mark = hashlib.sha256(json.dumps(offsets, sort_keys=True).encode()).hexdigest()[:12]
             lines = [json.dumps(_letter(message)) + "\n" for message in messages]
-            name = f"trigger-{records['trigger']:012d}-{mark}.jsonl"
+            name = f"trigger-{offsets['trigger']:012d}-{mark}.jsonl"
             LocalStorage(self._folder).put(name, ["".join(lines).encode()])
         if self._topic is not None:
             self.check()

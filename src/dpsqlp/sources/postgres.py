@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import duckdb
 import pyarrow as pa
@@ -32,7 +32,8 @@ import pyarrow.csv as pc
 
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SourceError, UnavailableError
-from dpsqlp.sources.base import GridTime, Source, check_size
+from dpsqlp.sources.base import GridTime, Source
+from dpsqlp.sources.size import check_size
 from dpsqlp.sql.query import SourceDef
 
 if TYPE_CHECKING:
@@ -123,7 +124,22 @@ class _Ceiling:
     writers: set[str]
 
 
-class PostgresSource(Source):
+class PostgresOffset(TypedDict):
+    """The last value of the ordering column that was read."""
+
+    table: str
+    column: str
+    oids: NotRequired[str]  # of the table and its sequence
+    after: str | None
+
+
+class PostgresRange(PostgresOffset):
+    """The rows after the offset up to a value; none if there is no such value."""
+
+    until: str | None
+
+
+class PostgresSource(Source[PostgresOffset, PostgresRange]):
     """The rows of a table, by a column that grows."""
 
     def __init__(self, source: SourceDef) -> None:
@@ -137,41 +153,41 @@ class PostgresSource(Source):
         self._ceilings: list[_Ceiling] = []  # oldest first, of one connection
         self._connection: object = None
 
-    def begin(self) -> Any:
+    def initial_offset(self) -> PostgresOffset:
         """Before the first row."""
         return {"table": self._name, "column": self._column, "after": None}
 
-    def cut(self, position: Any, at: GridTime) -> Any:
+    def cut(self, offset: PostgresOffset, at: GridTime) -> PostgresRange:
         """What was inserted since, up to a value below which nothing can be inserted any more."""
-        after = self._after(position)
+        after = self._after(offset)
         with self._cutting.transaction(_CUT_SECONDS) as connection:
             if connection is not self._connection:
                 # A server that crashed may draw values again that it had drawn.
                 self._ceilings.clear()
                 self._connection = connection
             table = self._look(connection)
-            self._check_same(table, position)
+            self._check_same(table, offset)
             until = self._settled(connection, table, after, at.seconds_left / 2)
-        return {**position, "oids": table.oids, "until": until}
+        return {**offset, "oids": table.oids, "until": until}
 
-    def after(self, position: Any, records: Any) -> Any:
-        """The position after a range."""
-        if records is None or records["until"] is None:
-            return position
-        return {**position, "oids": records["oids"], "after": records["until"]}
+    def next_offset(self, offset: PostgresOffset, offsets: PostgresRange | None) -> PostgresOffset:
+        """The offset after a range."""
+        if offsets is None or offsets["until"] is None:
+            return offset
+        return {**offset, "oids": offsets["oids"], "after": offsets["until"]}
 
-    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+    def read(self, offsets: PostgresRange | None, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
         names = [f"c{place}" for place in range(len(self._source.columns))]
         rows = pa.schema([(name, pa.string()) for name in names]).empty_table()
         kinds = ["text"] * len(names)
-        if records is not None and records["until"] is not None:
-            self._after(records)
+        if offsets is not None and offsets["until"] is not None:
+            self._after(offsets)
             with self._server.transaction(_READ_SECONDS, records=True) as connection:
                 table = self._look(connection)
-                self._check_same(table, records)
+                self._check_same(table, offsets)
                 kinds = [_text_kind(column) for column in table.columns]
-                rows = self._copied(connection, table, records, names)
+                rows = self._copied(connection, table, offsets, offsets["until"], names)
         casts = [
             f"{_cast(name, kind, declared)} AS {quoted(column)}"
             for name, kind, (column, declared) in zip(
@@ -190,17 +206,16 @@ class PostgresSource(Source):
         self._server.close()
         self._cutting.close()
 
-    def _after(self, position: Any) -> str | None:
-        """Where a position ends; refused if it is one of another table, column or connector."""
+    def _after(self, offset: PostgresOffset) -> str | None:
+        """Where an offset ends; refused if it is one of another table, column or connector."""
         place = {"table": self._name, "column": self._column}
-        if not isinstance(position, dict) or not place.items() <= position.items():
+        if not isinstance(offset, dict) or not place.items() <= offset.items():
             raise SourceError(
-                f"The state stands at a position that is not one of {self._name} by"
-                f" {self._column}. Give the source the connector, table and column it had, or begin"
-                " a new pipeline, which spends again."
+                f"The state has another offset than one of {self._name} by {self._column}. Give the"
+                " source the connector, table and column it had, or begin a new pipeline, which"
+                " spends again."
             )
-        after: str | None = position["after"]
-        return after
+        return offset["after"]
 
     def _look(self, connection: psycopg.Connection[Any]) -> _Table:
         """The table as it is now; refused if a range of it could not be exact."""
@@ -310,7 +325,7 @@ class PostgresSource(Source):
             )
         return int(oid), str(name)
 
-    def _check_same(self, table: _Table, known: Any) -> None:
+    def _check_same(self, table: _Table, known: PostgresOffset) -> None:
         if known.get("oids", table.oids) != table.oids:
             raise self._refused(
                 "was made anew since it was read",
@@ -351,16 +366,17 @@ class PostgresSource(Source):
         self,
         connection: psycopg.Connection[Any],
         table: _Table,
-        records: Any,
+        offset: PostgresOffset,
+        until: str,
         names: list[str],
     ) -> pa.Table:
         """The range's rows, all values as text."""
         limit = min(_VALUE_BYTES_MAX, _ROW_BYTES_MAX // len(names))
         texts = ", ".join(_sent(column, limit) for column in table.columns)
         ordering, kind = quoted(table.ordering.name), _compared(table.ordering)
-        where = f"{ordering} <= {literal(records['until'])}::{kind}"
-        if records["after"] is not None:
-            where += f" AND {ordering} > {literal(records['after'])}::{kind}"
+        where = f"{ordering} <= {literal(until)}::{kind}"
+        if offset["after"] is not None:
+            where += f" AND {ordering} > {literal(offset['after'])}::{kind}"
         command = (
             f"COPY (SELECT {texts} FROM {table.name} WHERE {where})"
             " TO STDOUT (FORMAT csv, FORCE_QUOTE *)"

@@ -20,7 +20,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.state.storage import Storage
 
-FORMAT = 5
+FORMAT = 6
 
 
 class SealedStorage:

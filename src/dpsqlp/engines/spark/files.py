@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import reduce
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.files import File, FileSource, check_unchanged
+from dpsqlp.sources.files import FileRange, FileSource, unchanged_files
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.spark import spark_type
 from dpsqlp.sql.spark.cells import in_range_sql, without_zone_sql
@@ -50,7 +50,7 @@ _WIDER = {
 class SparkFiles(FileSource):
     """Parquet files that the driver and all executors see under the same names.
 
-    Positions are those of the local engine's files, so that a pipeline can move.
+    Offsets are those of the local engine's files, so that a pipeline can move.
     """
 
     def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
@@ -58,13 +58,12 @@ class SparkFiles(FileSource):
         super().__init__(source, timestamp, folder)
         self._checked: set[str] = set()
 
-    def complete(self, records: Any) -> Any:
-        """With size and time of change of each file."""
-        return self._checked_range(super().complete(records))
-
-    def _checked_range(self, taken: Any) -> Any:
-        """A range, refused before it is read if Spark would read other records."""
-        names = {name for name, *_ in taken["files"]}
+    def complete(self, offsets: FileRange) -> FileRange:
+        """The same range, refused if one of its files cannot be used or Spark would read other
+        records.
+        """
+        completed = super().complete(offsets)
+        names = {name for name, *_ in completed["files"]}
         for name in sorted(names - self._checked):
             if set(name) & set(_PATTERN):
                 raise SourceError(
@@ -73,15 +72,13 @@ class SparkFiles(FileSource):
                 )
             self._check_alike(name)
         self._checked |= names
-        return taken
+        return completed
 
-    def frame(self, records: Any, spark: SparkSession) -> DataFrame:
+    def frame(self, offsets: FileRange | None, spark: SparkSession) -> DataFrame:
         """The range's records, with the columns and types that the source declares."""
-        files: list[File] = [] if records is None else [tuple(file) for file in records["files"]]
-        for file in files:
-            check_unchanged(file)
-        if records is not None and "span" in records and self._timestamp is not None:
-            files = [file for file in files if self._has_times_in(file, *records["span"])]
+        files = unchanged_files(offsets)
+        if offsets is not None and "span" in offsets and self._timestamp is not None:
+            files = [file for file in files if self._has_times_in(file, *offsets["span"])]
         frames = []
         in_order = sorted(files, key=lambda file: (self._shape(file), file))
         for _, members in groupby(in_order, key=self._shape):

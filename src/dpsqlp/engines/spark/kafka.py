@@ -10,14 +10,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dpsqlp.engines.spark.files import as_declared, no_records
 from dpsqlp.errors import PlanError
-from dpsqlp.sources.base import declared_schema
-from dpsqlp.sources.kafka import KafkaSource, make_decoder
+from dpsqlp.sources.columns import declared_schema
+from dpsqlp.sources.kafka import KafkaRange, KafkaSource, make_decoder
 from dpsqlp.sql.query import OptionValue, SourceDef
 from dpsqlp.sql.spark import spark_type
 from dpsqlp.sql.spark.cells import name_sql
@@ -42,7 +42,7 @@ _TRANSLATED = {
 
 
 class SparkKafka(KafkaSource):
-    """Records of one topic, read by executors. Positions are those of the local engine."""
+    """Records of one topic, read by executors. Offsets are those of the local engine."""
 
     def __init__(self, source: SourceDef, folder: Path) -> None:
         for option in ("dead_letters", "dead_letter_topic"):
@@ -55,11 +55,11 @@ class SparkKafka(KafkaSource):
         self._declared, self._folder = source, folder
         super().__init__(source, folder)
 
-    def frame(self, records: Any, spark: SparkSession) -> DataFrame:
+    def frame(self, offsets: KafkaRange | None, spark: SparkSession) -> DataFrame:
         """The range's records, with the columns and types that the source declares."""
         source = self._declared
-        ranges = [] if records is None else self._ranges(records)
-        if not any(first < end for _, first, end in ranges):
+        ranges = [] if offsets is None else self._ranges(offsets)
+        if offsets is None or not any(first < end for _, first, end in ranges):
             return no_records(source, spark)
         topic = str(source.options["topic"])
         values = (
@@ -73,7 +73,7 @@ class SparkKafka(KafkaSource):
             .select("value")
         )
         columns = [f"{name_sql(name)} {spark_type(kind)}" for name, kind in source.columns]
-        decode = Decode(source, self._folder, tuple(records.get("schemas", ())))
+        decode = Decode(source, self._folder, tuple(offsets.get("schemas", ())))
         return as_declared(values.mapInArrow(decode, ", ".join(columns)), source)
 
 

@@ -49,21 +49,21 @@ def start_session(master: str | None = None) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if master is None and os.environ.get("SPARK_REMOTE"):
-        with spoken("connect to SPARK_REMOTE"):
+        with redact_errors("connect to SPARK_REMOTE"):
             return SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
     _check_java()
     # Four attempts: without a number Spark on one machine does not retry a task.
     master = master or "local[*,4]"
     handler = signal.getsignal(signal.SIGINT)
-    with spoken(f"start with the master {master}"):
+    with redact_errors(f"start with the master {master}"):
         session = SparkSession.builder.master(master).appName("dpsqlp").getOrCreate()
     signal.signal(signal.SIGINT, handler)  # Spark's own would cut a trigger short
     return session
 
 
 @contextmanager
-def spoken(what: str) -> Iterator[None]:
-    """Spark's errors without their text, which may have a record in it; ours with theirs."""
+def redact_errors(what: str) -> Iterator[None]:
+    """Replace the texts of Spark's errors, which may hold a record; keep those of dpsqlp's own."""
     try:
         yield
     except Exception as error:
@@ -71,21 +71,21 @@ def spoken(what: str) -> Iterator[None]:
             raise
         ours = re.search(r"^dpsqlp\.errors\.\w+: (.+)$", str(error), re.M)
         if ours:
-            raise SourceError(f"A task of Spark has failed: {ours[1]}") from None
+            raise SourceError(f"A Spark task failed: {ours[1]}") from None
         raise SourceError(
             f"Spark could not {what}: {type(error).__name__}. Nothing was released. Its own log"
             " says more, and may show records."
         ) from None
 
 
-def prepared(spark: SparkSession) -> SparkSession:
-    """A session beside the user's, with its own settings and views."""
+def new_session(spark: SparkSession) -> SparkSession:
+    """A new session beside the user's, with its own settings and views."""
     session = spark.newSession()
-    configure(session)
+    configure_session(session)
     return session
 
 
-def configure(session: SparkSession) -> None:
+def configure_session(session: SparkSession) -> None:
     """Give a session the settings that the row query is written for."""
     for name, value in _SETTINGS.items():
         session.conf.set(name, value)

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from dpsqlp.core import Core
 from dpsqlp.engines.engine import micro_batch
-from dpsqlp.engines.instance import load_secret, read_instance
+from dpsqlp.engines.instance import read_instance
+from dpsqlp.engines.secret_file import load_secret
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
@@ -72,9 +73,9 @@ class BoundTask(Task):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the shard that this partition is."""
         shard, worker = _partition(), self.worker()
-        plan, rows = worker.pipeline.plan, list(batches)
+        plan, rows = worker.core.plan, list(batches)
         batch = micro_batch(pa.Table.from_batches(rows)) if rows else _no_records(plan)
-        records = worker.pipeline.admit(batch, self.trigger)
+        records = worker.core.admit(batch, self.trigger)
         if (records.shard_hash % worker.shards != shard).any():
             raise StateError(
                 f"Spark gave shard {shard} records of another. Nothing was released. This version"
@@ -87,7 +88,7 @@ class BoundTask(Task):
             table = worker.take(name)
             assert isinstance(table, UnitTable)
             members = by_id[records.period[by_id] == period]
-            bounded, groups = worker.pipeline.by_unit(table, records, members, selected)
+            bounded, groups = worker.core.by_unit(table, records, members, selected)
             yield _payload(shard, worker.save(name, table, bounded))
             homes = key_shards(groups.key, worker.shards)
             for target in range(worker.shards):
@@ -103,7 +104,7 @@ class AdvanceTask(Task):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the shard that this partition is."""
         shard, worker = _partition(), self.worker()
-        plan, parts = worker.pipeline.plan, []
+        plan, parts = worker.core.plan, []
         for header, arrays in read_payloads(batches):
             if "groups" in header:
                 parts.append(arrays)
@@ -115,7 +116,7 @@ class AdvanceTask(Task):
             table = worker.take(name)
             assert isinstance(table, KeyTable)
             mine = merge([groups], window, shard, worker.shards)
-            released = worker.pipeline.by_key(table, mine, window, self.trigger)
+            released = worker.core.by_key(table, mine, window, self.trigger)
             header = worker.save(name, table, released.changed) | {"digest": input_digest(mine)}
             texts = released.key_text
             arrays = [texts.data, texts.offsets, released.values, released.selected]
@@ -140,8 +141,8 @@ class Worker:
                 " the driver and all executors see the same folder."
             )
         self.shards = created.shards
-        self.pipeline = Core(created.plan, created.secret)
-        self._files = Shards(self._storage, self.pipeline)
+        self.core = Core(created.plan, created.secret)
+        self._files = Shards(self._storage, self.core)
         self._held: dict[str, tuple[int, Held]] = {}
 
     def turn_to(self, task: Task) -> None:
@@ -166,13 +167,13 @@ class Worker:
         if name not in self._logs:  # it opens now
             if kind == "units":
                 return UnitTable()
-            return self.pipeline.new_key_table(shard, self.shards)
+            return self.core.new_key_table(shard, self.shards)
         return self._files.load(name, self._logs[name], self._trigger - 1, held)
 
     def selected(self) -> dict[int, Table]:
         """The keys selected before, by window. Tasks read them alone, so they stay held."""
         found = {}
-        for window in self.pipeline.plan.windows.open(self._trigger):
+        for window in self.core.plan.windows.open(self._trigger):
             name = selected_name(window)
             if name in self._logs:
                 found[window] = table = self.take(name)
@@ -182,7 +183,7 @@ class Worker:
     def save(self, name: str, table: Shard, change: Any) -> dict[str, Any]:
         """Write what changed, and hold the table; returns what the manifest will say of it."""
         kind, (item, _) = parse_name(name)
-        plan = self.pipeline.plan
+        plan = self.core.plan
         grid = plan.windows if kind == "keys" else plan.periods
         if grid is not None and item not in grid.open(self._trigger + 1):
             return {"table": name, "log": None}

@@ -1,196 +1,54 @@
-"""Records that are handed over as they come: standard input, or Python objects.
-
-They cannot be asked for twice, so each trigger's records are spooled durably when they are cut off
-from those of the next. A line of standard input belongs to the trigger that is due after its end
-was read; lines that wait in the pipe behind others have not been read.
-"""
+"""Frames that a Python program hands over: Arrow, pandas, Polars, or dictionaries of columns."""
 
 from __future__ import annotations
 
 import io
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import takewhile
-from typing import IO, Any
+from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import (
-    GridTime,
-    Source,
-    declared_schema,
-    json_columns,
-    read_spool,
-    show,
-    spool,
-    try_one,
-)
+from dpsqlp.sources.base import GridTime
+from dpsqlp.sources.columns import try_one
 from dpsqlp.sources.fit import fitted, is_missing, known
+from dpsqlp.sources.spool import SpooledSource, SpoolRange, check_no_offset
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.state.storage import Storage
 
-_CHUNK_BYTES = 1 << 16
-_SEARCHED_BYTES = 1 << 24  # for ends of lines, before other threads have their turn
-_LINE_BYTES = 2_000_000  # a line of so many is left out, as DuckDB does in a file
 _STOPPED = (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
-class PushedSource(Source):
-    """Arrow tables, pandas or Polars frames pushed by the program."""
+class PythonSource(SpooledSource):
+    """Frames that the program pushes."""
 
     suffix = "arrow"
 
     def __init__(self, source: SourceDef, storage: Storage) -> None:
-        self._source = source
-        self._storage = storage
+        super().__init__(source, storage)
         self._waiting: list[pa.Table] = []
-        self._schema = declared_schema(source)
 
     def push(self, frame: Any) -> None:
         """Hand over records for the next trigger."""
         self._waiting.append(as_table(frame, self._source, self._schema))
 
-    def begin(self) -> Any:
-        """Nothing to remember: what was pushed and not run is the program's to push again."""
-        return None
-
-    def cut(self, position: Any, at: GridTime) -> Any:
+    def cut(self, offset: None, at: GridTime) -> SpoolRange:
         """Everything pushed since the last cut, spooled."""
-        _check_none(position)
+        check_no_offset(offset)
         count = len(self._waiting)  # more may be pushed meanwhile
         buffer = io.BytesIO()
         with pa.ipc.new_stream(buffer, self._schema) as writer:
             for table in self._waiting[:count]:
                 writer.write_table(table)
-        records = spool(self._storage, at.trigger, self.suffix, [buffer.getvalue()])
+        offsets = self._spool(at.trigger, [buffer.getvalue()])
         del self._waiting[:count]
-        return records
-
-    def after(self, position: Any, records: Any) -> Any:
-        """Nothing to remember."""
-        return None
-
-    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
-        """Make the range's records a view of the source's name."""
-        if records is None:
-            table = self._schema.empty_table()
-        else:
-            table = self._parse(read_spool(self._storage, records))
-        show(database, self._source, table)
-
-    def forget(self, records: Any) -> None:
-        """The spool has been read for good."""
-        if records is not None:
-            self._storage.delete(records["spool"])
+        return offsets
 
     def _parse(self, data: bytes) -> pa.Table:
         return pa.ipc.open_stream(data).read_all()
-
-
-def _check_none(position: Any) -> None:
-    if position is not None:
-        raise SourceError(
-            "The state stands at a position, and what is pushed has none. Give the source the"
-            " connector it had, or begin a new pipeline, which spends again."
-        )
-
-
-class StandardInput(PushedSource):
-    """JSON Lines on standard input, read by a thread until it ends."""
-
-    suffix = "jsonl"
-    keeps_arrival_times = True
-
-    def __init__(
-        self,
-        source: SourceDef,
-        storage: Storage,
-        now: Callable[[], int],
-        stream: IO[bytes] | None = None,
-    ) -> None:
-        """`now` is the clock by which lines arrive."""
-        super().__init__(source, storage)
-        self._now = now
-        self._arrived: list[tuple[int, bytes]] = []  # when, and whole lines
-        self._lock = threading.Lock()
-        self._ended_at: int | None = None
-        self.ended = threading.Event()
-        if stream is None:
-            # Unbuffered: a thread that waits inside the buffer's lock breaks the exit of Python.
-            stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
-        threading.Thread(target=self._read_lines, args=(stream,), daemon=True).start()
-
-    def cut(self, position: Any, at: GridTime) -> Any:
-        """The lines that have arrived by a grid time, spooled.
-
-        One trigger runs after the end of standard input, with lines or without: were it to run
-        only if lines were left, its release would show that somebody sent one.
-        """
-        _check_none(position)
-        ended = self._ended_at is not None and self._ended_at <= at.time  # before the lines
-        with self._lock:
-            arrived = list(takewhile(lambda part: part[0] <= at.time, self._arrived))
-        records = spool(self._storage, at.trigger, self.suffix, [lines for _, lines in arrived])
-        with self._lock:
-            del self._arrived[: len(arrived)]
-        self.exhausted = ended
-        return records
-
-    def _read_lines(self, stream: IO[bytes]) -> None:
-        """Collect whole lines, with the time at which their end was read.
-
-        A long line costs no more than its length to read, nor the memory. Lines stay together: an
-        object for each would keep the other threads from running while there are millions.
-        """
-        begun, time = bytearray(), 0
-        while chunk := stream.read(_CHUNK_BYTES):
-            time = max(time, self._now())  # a clock that goes back moves no line
-            first, end, others = chunk.partition(b"\n")
-            begun += first[: _LINE_BYTES - len(begun)]
-            if end:
-                whole, end, left = others.rpartition(b"\n")
-                self._keep(time, begun, whole + end)
-                begun = bytearray(left)
-        time = max(time, self._now())
-        self._keep(time, begun, b"")
-        self._ended_at = time
-        self.ended.set()
-
-    def _keep(self, time: int, line: bytearray, others: bytes) -> None:
-        """Keep a line, unless it is too long, and the whole lines after it."""
-        first = bytes(line) + b"\n" if len(line) < _LINE_BYTES else b""
-        with self._lock:
-            self._arrived.append((time, first + others))
-
-    def _parse(self, data: bytes) -> pa.Table:
-        """Lines that are no JSON, and fields of another type, become nulls, as in a file; a line
-        that is no UTF-8 is left out.
-        """
-        with duckdb.connect() as database:
-            database.register("spooled", pa.table({"line": _lines(data)}))
-            query = (
-                f"SELECT {json_columns(self._source.columns)}"
-                " FROM (SELECT TRY(decode(line)) AS line FROM spooled) WHERE line <> chr(10)"
-            )
-            return database.sql(query).to_arrow_table().cast(self._schema)
-
-
-def _lines(data: bytes) -> pa.Array:
-    """Whole lines, each with its end, as views of the data: no object is made for any."""
-    letters = np.frombuffer(data, np.uint8)
-    ends = [
-        begin + 1 + np.flatnonzero(letters[begin : begin + _SEARCHED_BYTES] == ord("\n"))
-        for begin in range(0, len(letters), _SEARCHED_BYTES)
-    ]
-    offsets = np.concatenate([np.zeros(1, np.int64), *ends])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def arrow_table(frame: Any) -> pa.Table:
