@@ -1375,6 +1375,25 @@ SPARK = [
         ORDER.replace("late", "few votes"),
     ),
     Break(
+        "Spark reads the files there are now",
+        "1: which trigger a record belongs to follows from when it arrived",
+        "engines/spark/files.py",
+        "        files = unchanged_files(offsets)\n",
+        "        files = unchanged_files(self.cut(self.initial_offset(), None))"
+        "  # type: ignore[arg-type]\n",
+        "spark/test_files.py::test_a_range_is_read_up_to_its_cut",
+    ),
+    Break(
+        "the driver's cuts wait for the trigger",
+        "1: which trigger a record belongs to follows from when it arrived",
+        "engines/cuts.py",
+        "        offsets = self._source.cut(self._offset, at)\n",
+        "        while self._waiting:\n"
+        "            self._clock.wait(self._clock.now() + _PAUSE_US, threading.Event())\n"
+        "        offsets = self._source.cut(self._offset, at)\n",
+        TASKS + "test_a_slow_unit_moves_nobody_on_spark[False]",
+    ),
+    Break(
         "a driver that forgets what was selected",
         "2: bounding is the same whatever happens to the process",
         "engines/spark/engine.py",

@@ -8,21 +8,27 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
 
+import slow
+from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.spark import tasks
+from dpsqlp.engines.spark.files import SparkFiles
 from dpsqlp.engines.spark.tasks import AdvanceTask, BoundTask
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
+from dpsqlp.sql import compile_script
 from dpsqlp.state import shards, storage
 from dpsqlp.state.journal import secret_check
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog
-from running import SECRET, START
-from spark.frames import Batches, Executors, frames_engine
+from running import SECRET, START, Collected
+from spark.frames import Batches, Executors, FramesEngine, frames_engine
 from spark.pairs import ALL, begin, local_engine, published, run, step, tables
 from spark.queries import CASES, QUARTER, Case, records
 from state.sealing import committed
@@ -322,3 +328,48 @@ def test_a_task_does_not_carry_the_secret(stage: type[tasks.Task], tmp_path: Pat
         for text in (pickle.dumps(task), cloudpickle.dumps(task), repr(task).encode(), *given):
             assert SECRET.key not in text
             assert SECRET.key.hex().encode() not in text.lower()
+
+
+class ParquetFiles(slow.Feed):
+    """Parquet files that appear in a folder, for the Spark engine without Spark."""
+
+    clause = "connector = 'files', path = 'in/*.parquet', follow = true"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "in"
+        self._folder.mkdir()
+
+    def opened(self, folder: Path, sql: str, clock: Clock) -> Any:
+        (sink,) = compile_script(sql, folder=str(folder)).sinks
+        engine = FramesEngine(
+            SimpleNamespace(),  # type: ignore[arg-type]
+            sink.query,
+            folder / "state",
+            folder / "secret",
+            SparkFiles(sink.query.source, None, folder),
+            Collected(),
+            clock=clock,
+            shards=2,
+        )
+        engine.executors = Executors()
+        return engine
+
+    def deliver(self, rows: list[slow.Row]) -> None:
+        number = len(list(self._folder.iterdir()))
+        path = self._folder / f".{number}"
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        path.rename(self._folder / f"{number}.parquet")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_slow_unit_moves_nobody_on_spark(
+    killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver cuts its source at grid times, whatever a trigger takes."""
+    made = slow.script
+
+    def plain(*given: Any) -> str:
+        return made(*given).replace("LEVENSHTEIN(x, REVERSE(x)) >= 0", "x IS NOT NULL")
+
+    monkeypatch.setattr(slow, "script", plain)
+    slow.check_virtual(tmp_path, ParquetFiles, killed=killed)
