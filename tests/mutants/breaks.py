@@ -1215,8 +1215,8 @@ SEALING = [
         "        return seal.hex()\n"
         "\n"
         "    def get(self, name: str, seal: str | None = None) -> bytes | None:\n"
-        '        """The object, or None. Refused if it is damaged, or is not the one with this'
-        ' seal."""\n'
+        '        """The object, or None. Refused if it is damaged, or has another seal than'
+        ' the given one."""\n'
         "        data = self.plain.get(name)\n",
         "        seal, file = self._unlocked().seal(name, parts)\n"
         "        self.plain.put(name, parts)\n"

@@ -419,12 +419,12 @@ def test_what_cannot_be_used_is_refused_before_it_is_read(order: int, tmp_path: 
     pq.write_table(pa.table({"unit": ["u"], "a": [1], "ts": [1_704_067_200_000]}), numbers)
     bad = {
         "numbers.parquet": (numbers.getvalue().to_pybytes(), "has integers in ts.*BIGINT"),
-        "half.parquet": (b"PAR1 half", "no complete Parquet file"),
-        "empty.parquet": (b"", "no complete Parquet file"),
+        "half.parquet": (b"PAR1 half", "not a complete Parquet file"),
+        "empty.parquet": (b"", "not a complete Parquet file"),
         "columns.csv": (b"user,a,ts\n", r"lacks the columns \['unit'\]"),
-        "notes.txt": (b"hello", "ends in none of"),
+        "notes.txt": (b"hello", "has another suffix than"),
         "cr.csv": (b"unit,a,ts\ru,1,2024-01-01\r", "no first line of names that ends in LF"),
-        os.fsdecode(b"\xff.csv"): (b"unit,a,ts\n", "�.csv has a name that is no UTF-8"),
+        os.fsdecode(b"\xff.csv"): (b"unit,a,ts\n", "�.csv has a name that is not UTF-8"),
     }
     write(tmp_path / "in" / f"{order}ok.csv", LINES)
     for name, (data, words) in bad.items():

@@ -195,7 +195,7 @@ def test_a_failed_batch_lets_go_of_the_state_and_can_be_run_again(
     rows = records(1, START + quarter)
     streamed.clock.time = START + quarter
     with monkeypatch.context() as broken:
-        broken.setattr("dpsqlp.engines.spark.engine.open_places", lambda *_: iter(()))
+        broken.setattr("dpsqlp.engines.spark.engine.open_tables", lambda *_: iter(()))
         with pytest.raises(Exception, match="every shard"):
             streamed.batches(streamed.frame(rows), 0)
     streamed.batch(0, START + quarter, rows)
@@ -340,7 +340,7 @@ def test_files_are_filtered_only_if_they_are_read_whole(spark: Any, tmp_path: Pa
 
 def test_a_reader_that_stops_at_a_record_is_refused(spark: Any, tmp_path: Path) -> None:
     (sink,) = compile_script(script(source=PYTHON)).sinks
-    with pytest.raises(SourceError, match="stop it for good"):
+    with pytest.raises(SourceError, match="stop the query for good"):
         with_ticks(stream(spark, tmp_path, Mode="failFast"), sink.query)
 
 

@@ -52,7 +52,7 @@ def test_a_lock_that_is_no_longer_ours_stops_the_writer(
                 (root / "lock").unlink()
             else:
                 patched.setattr(os, "getpid", lambda: -1)
-            with pytest.raises(StateError, match=r"not this process's any more.*Open"):
+            with pytest.raises(StateError, match=r"has lost the lock.*Open"):
                 storage.put("after", [b""])
         assert not (root / "after").exists()
 

@@ -45,7 +45,7 @@ def open_instance(
 
 
 def read_instance(storage: SealedStorage, key: bytes) -> Instance | None:
-    """The pipeline in a storage, if there is one. The storage is unlocked."""
+    """The pipeline in a storage, if there is one. Unlocks the storage."""
     public = description(storage.plain)
     if public is None:
         return None
@@ -69,17 +69,17 @@ def read_instance(storage: SealedStorage, key: bytes) -> Instance | None:
 def create_instance(
     storage: SealedStorage, query: Query, plan: Plan, key: bytes, now: int, shards: int
 ) -> Instance:
-    """A new pipeline with this plan, in an empty storage. The engine reads it back.
+    """Create a pipeline with this plan in an empty storage.
 
-    The first manifest comes before the description, so that a description without one is what is
-    left of a pipeline. A crash between the two leaves a manifest of an instance that never ran.
+    The manifest is written before the description, so a description without a manifest proves that
+    files were lost. A crash between the two leaves the manifest of an instance that never ran.
     """
     names = {name for name in storage.list() if not name.endswith(TEMPORARY)}
     if names - {MANIFEST} or has_run(storage.plain):
         raise StateError(
-            f"The state file {_NAME} is missing, and others are there. Nothing was changed. Restore"
-            " the whole folder from a copy made since the last trigger, or begin a new pipeline in"
-            " an empty one, which spends again."
+            f"The state file {_NAME} is missing, but other files exist. Nothing was changed."
+            " Restore the whole folder from a copy made since the last trigger, or begin a new"
+            " pipeline in an empty one, which spends again."
         )
     schedule = TriggerGrid.of(query, plan.triggers, now)
     secret = Secret(key, Secret.new().instance)

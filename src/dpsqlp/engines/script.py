@@ -68,9 +68,9 @@ def open_spark_engine(
 
 
 def _check_folder(state: Path) -> None:
-    """Refuse a URI, of which a path would make a folder `s3:`."""
+    """Refuse a URI: as a path it would become a folder named `s3:`."""
     if re.match(r"[a-z][a-z0-9+.-]+:", state.parts[0] if state.parts else "", re.I):
         raise PlanError(
-            f"The state {state} is the address of a store, and has to be a folder here. Give a"
-            " folder; on object stores, start the query with dpsqlp.spark.start(..., state=...)."
+            f"The state {state} is the address of a store, and this engine needs a folder. Give a"
+            " folder; for an object store, use dpsqlp.spark.start(..., state=...)."
         )

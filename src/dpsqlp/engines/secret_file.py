@@ -15,7 +15,7 @@ SECRET_VARIABLE = "DPSQLP_SECRET"  # noqa: S105  its name
 
 
 def load_secret(path: Path, storage_is_new: bool) -> bytes:
-    """The secret from the environment or its file; made, for a new state, if there is none."""
+    """The secret from the environment or its file. For a new state a missing secret is made."""
     text = os.environ.get(SECRET_VARIABLE)
     if text is None and path.exists():
         if path.is_dir():
@@ -36,14 +36,14 @@ def load_secret(path: Path, storage_is_new: bool) -> bytes:
         key = b""
     if len(key) != SECRET_BYTES:
         raise SecretError(
-            f"A secret is {2 * SECRET_BYTES} hexadecimal digits; what {path} or {SECRET_VARIABLE}"
-            " holds is not. Bring back the original."
+            f"A secret is {2 * SECRET_BYTES} hexadecimal digits; the value of {path} or"
+            f" {SECRET_VARIABLE} is not. Bring back the original."
         )
     return key
 
 
 def _make_secret(path: Path) -> bytes:
-    """A new secret, whole and durable before anything is made with it."""
+    """Make a secret, durable before it is used."""
     key = Secret.new().key
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=TEMPORARY, dir=path.parent)
@@ -52,7 +52,7 @@ def _make_secret(path: Path) -> bytes:
             file.write(key.hex() + "\n")
             file.flush()
             os.fsync(file.fileno())
-        os.link(temporary, path)  # unlike a rename, never in place of another
+        os.link(temporary, path)  # unlike a rename, never replaces a file
     finally:
         os.unlink(temporary)
     folder = os.open(path.parent, os.O_RDONLY)
@@ -67,6 +67,6 @@ def check_secret_outside_state(secret: Path, state: Path) -> None:
     """Refuse a secret inside the state."""
     if secret.resolve().is_relative_to(state.resolve()):
         raise SecretError(
-            f"The secret {secret} would lie inside the state {state}; whoever has both sees through"
-            " the noise. Keep it elsewhere."
+            f"The secret {secret} would lie inside the state {state}. With both, the noise can be"
+            " removed. Keep the secret elsewhere."
         )

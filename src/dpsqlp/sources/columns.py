@@ -16,14 +16,14 @@ from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.quoting import quote_identifier, quote_text
 
 _MOMENT = re.compile(r"(TIMESTAMP|DATETIME)[A-Z_ ]*", re.I)
-_FIRST = "TIMESTAMP '290309-12-22 (BC) 00:00:00'"  # DuckDB's first, after minus infinity
+_FIRST = "TIMESTAMP '290309-12-22 (BC) 00:00:00'"  # DuckDB's first timestamp after minus infinity
 _TEXT = re.compile(
     r"(TEXT|VARCHAR|STRING|CHAR|BPCHAR|NVARCHAR)( *\(\d+\))?", re.I
-)  # DuckDB's names
+)  # DuckDB's names for text
 
 
 def declared_schema(source: SourceDef) -> pa.Schema:
-    """The source's columns as Arrow has them."""
+    """The source's columns as an Arrow schema."""
     with duckdb.connect() as database:
         query = f"SELECT {try_cast(source.columns, lambda _: 'NULL')} WHERE false"
         return database.sql(query).to_arrow_table().schema
@@ -32,9 +32,9 @@ def declared_schema(source: SourceDef) -> pa.Schema:
 def try_cast(
     columns: Sequence[tuple[str, str]], value: Callable[[str], str], spanned: str | None = None
 ) -> str:
-    """A select list of the source's columns, null where a value has another type.
+    """A select list of the source's columns; null where a value has another type.
 
-    Not checked is the range of the column that is `spanned`, of which the reader keeps a part.
+    The range of the column `spanned` is not checked, since the reader filters it.
     """
     return ", ".join(
         f"{try_one(value(name), kind, checked=name != spanned)} AS {quote_identifier(name)}"
@@ -43,11 +43,11 @@ def try_cast(
 
 
 def try_one(value: str, kind: str, *, checked: bool = True) -> str:
-    """An expression as a type, null where its value has another.
+    """A cast of an expression; null where its value has another type.
 
-    A number is the same text whatever type its column has, which may depend on other records: one
-    null makes a column of integers one of floats where pandas has written it. Binary files can have
-    times out of range, on which DuckDB stops, TRY or not, when they become text.
+    A number becomes the same text whatever the type of its column. That type may depend on other
+    records: pandas writes integers with a null among them as floats. Binary files can hold times
+    out of range, on which DuckDB stops, with or without TRY, when they become text.
     """
     cast = f"TRY_CAST({value} AS {kind})"
     if _MOMENT.fullmatch(kind) and checked:
@@ -64,7 +64,7 @@ def try_one(value: str, kind: str, *, checked: bool = True) -> str:
 
 
 def show(database: duckdb.DuckDBPyConnection, source: SourceDef, table: pa.Table) -> None:
-    """Make records a relation of the source's name, with its types: Arrow has none for JSON."""
+    """Make records a view of the source's name, with its types. Arrow has no type for JSON."""
     if not any("JSON" in kind.upper() for _, kind in source.columns):
         database.register(source.name, table)
         return
@@ -81,6 +81,6 @@ def show(database: duckdb.DuckDBPyConnection, source: SourceDef, table: pa.Table
 
 
 def json_columns(columns: Sequence[tuple[str, str]]) -> str:
-    """The same from the JSON objects in a column `line`; lines that are none are all null."""
+    """The columns from JSON objects in a column `line`; all null if a line is not an object."""
     structure = quote_text(json.dumps(dict(columns)))
     return f"unnest(json_transform(TRY_CAST(line AS JSON), {structure}))"

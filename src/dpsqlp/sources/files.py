@@ -1,14 +1,14 @@
 """Parquet, CSV and JSON Lines files: a fixed set, or a folder that grows (`follow = true`).
 
 A file must be complete when it appears under its name (write elsewhere, then rename). Names and
-folders that begin with a dot or underscore, and names that end like a half-written file, are passed
-over. Which files a trigger reads, and their sizes and times of change, is decided when it is due; a
+folders that begin with a dot or underscore, and names that end like a half-written file, are
+skipped. The files of a trigger, with their sizes and times of change, are decided when it is due. A
 file that cannot be used, or that changes afterwards, stops the trigger.
 
-Privacy contract: each line, and each row of a Parquet file, is read by itself. What cannot be read
-is null; nothing is guessed from the contents of a file, and no record can hide another or stop a
-run. That is why CSV has a comma (a tab in .tsv), double quotes, a first line with the names, and no
-line breaks within quotes: there, one unit's quote could swallow the rows of others.
+Privacy contract: each line, and each row of a Parquet file, is read by itself. A value that cannot
+be read is null; nothing is guessed from the contents of a file, and no record can hide another or
+stop a run. So CSV has a comma (a tab in .tsv), double quotes, a first line with the names, and no
+line breaks within quotes: with them, one unit's quote could swallow the rows of others.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _SUFFIXES = (".parquet", *_DELIMITERS, *_JSON)
 _PER_MILLISECOND = {"milliseconds": 1, "microseconds": 10**3, "nanoseconds": 10**6}
 _NAMED = 10  # files in a message
 _GONE = (-1, -1)  # size and time of change of a file that is not there
-# Below the folder of the pattern: hidden names and folders, and files that are being written.
-_PASSED_OVER = re.compile(r"/[._]|\.(tmp|part|partial|writing|inprogress)$")
-# Lines as they are: a line that is too long or no UTF-8 is left out, one with chr(1) is cut there.
-# The end is named: were it guessed, from CR LF, a spare CR would go to the next line.
+# Below the pattern's folder: hidden names and folders, and files that are being written.
+_SKIPPED = re.compile(r"/[._]|\.(tmp|part|partial|writing|inprogress)$")
+# Whole lines: a line that is too long or not UTF-8 is left out, a line with chr(1) ends there. The
+# line end is named: if DuckDB guessed CR LF, a spare CR would go to the next line.
 _LINES = (
     "read_csv({files}, columns = {{'line': 'VARCHAR'}}, auto_detect = false, delim = '\x01',"
     " quote = '', escape = '', header = {header}, ignore_errors = true, strict_mode = false,"
     " new_line = '\\n') WHERE line <> ''"
 )
-# One of them is a value of nearly every type: a cast that DuckDB does not have stops on it.
+# Nearly every type has one of these values: a cast that DuckDB lacks fails on it.
 _EXAMPLES = (
     "1",
     "2024-01-01 00:00:00",
@@ -60,7 +60,7 @@ _EXAMPLES = (
     "[]",
     "00000000-0000-0000-0000-000000000001",
 )
-Shape = tuple[str, tuple[str, ...]]  # suffix, and what tells one layout from another
+Shape = tuple[str, tuple[str, ...]]  # suffix and columns
 File = tuple[str, int, int]  # name, size, time of change; a list in JSON
 
 
@@ -83,7 +83,7 @@ class FileSource(Source[FileOffset, FileRange]):
     """Files matched by the pattern `path`."""
 
     def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
-        """`timestamp` is the column that is the event time, if it is one of the source's own."""
+        """`timestamp` is the event-time column, if it is a column of the source."""
         self._source = source
         self._timestamp = timestamp
         self._follow = bool(source.options.get("follow", False))
@@ -98,7 +98,7 @@ class FileSource(Source[FileOffset, FileRange]):
     def folders(self) -> list[str]:
         """The folder above the first wildcard of the pattern."""
         folder = str(self._folder())
-        return sorted({folder, escape(folder)})  # as it is, and as it is asked for
+        return sorted({folder, escape(folder)})  # as it is, and as DuckDB asks for it
 
     def initial_offset(self) -> FileOffset:
         """No file has been taken."""
@@ -139,7 +139,7 @@ class FileSource(Source[FileOffset, FileRange]):
     def leave_behind(
         self, offsets: FileRange, names: Collection[str]
     ) -> tuple[FileRange, list[str]]:
-        """A range without some of its files; on event time later spans are without them too."""
+        """A range without the named files; on event time later spans are without them too."""
         paths = {path: name for name in names for path in (abspath(name), realpath(name))}
         left = [name for name in _names(offsets) if name in paths]
         kept: FileRange = {
@@ -177,17 +177,17 @@ class FileSource(Source[FileOffset, FileRange]):
         return self._base if self._base.is_dir() else self._base.parent
 
     def _all(self) -> list[str]:
-        """The names of all the files there will be."""
+        """The names of a fixed set of files."""
         found = self._listed(set())
         if not found:
             raise SourceError(
-                f"No file matches {self._pattern}. Correct the path of {self._source.name}; where"
-                " files are to come, say follow = true. Nothing was run."
+                f"No file matches {self._pattern}. Correct the path of {self._source.name}; if"
+                " files are still to come, set follow = true. Nothing was run."
             )
         return found
 
     def _listed(self, taken: set[str]) -> list[str]:
-        """The names that match, but for those taken and half-written ones, in order."""
+        """The names that match, in order, without those taken and half-written files."""
         if not has_magic(str(self._source.options["path"])) and self._base.is_dir():
             raise SourceError(
                 f"{self._base} is a folder. Name the files of {self._source.name} by a pattern,"
@@ -197,7 +197,7 @@ class FileSource(Source[FileOffset, FileRange]):
         return sorted(
             name
             for name in set(glob(self._pattern, recursive=True)) - taken
-            if not _PASSED_OVER.search(name, base) and not isdir(name)
+            if not _SKIPPED.search(name, base) and not isdir(name)
         )
 
     def _check_usable(self, file: File) -> None:
@@ -214,17 +214,19 @@ class FileSource(Source[FileOffset, FileRange]):
             raise _unusable(file[0], "has vanished") from None
 
     def _check_place(self, path: Path) -> None:
-        """Refuse what the database could not open."""
+        """Refuse a file that the database could not open."""
         name = os.fsencode(path).decode(errors="replace")
         if name != str(path):
-            raise _unusable(name, "has a name that is no UTF-8")
+            raise _unusable(name, "has a name that is not UTF-8")
         if not path.resolve().is_relative_to(self._folder().resolve()):
-            raise _unusable(name, f"is a link out of {self._folder()}, where alone files are read")
+            raise _unusable(
+                name, f"is a link out of {self._folder()}, the only folder that is read"
+            )
 
     def _shape(self, file: File) -> Shape:
-        """How to read a file; refused, before it is taken, if it lacks a column."""
+        """The layout of a file; refused if it lacks a column."""
         if file not in self._shapes:
-            shape, names = _look(Path(file[0]))
+            shape, names = _find_layout(Path(file[0]))
             known = {name.lower() for name in names or ()}
             missing = [name for name, _ in self._source.columns if name.lower() not in known]
             if names is not None and missing:
@@ -238,7 +240,7 @@ class FileSource(Source[FileOffset, FileRange]):
                         f" TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * {name})",
                     )
             if shape[0] == ".parquet" and shape not in self._layouts:
-                for name, has, kind in _never(file[0], self._source.columns):
+                for name, has, kind in _impossible_casts(file[0], self._source.columns):
                     raise _unusable(
                         file[0],
                         f"has {has} in {name}, which is declared {kind} and would be null on every"
@@ -249,14 +251,14 @@ class FileSource(Source[FileOffset, FileRange]):
         return self._shapes[file]
 
     def _has_times_in(self, file: File, low: int, high: int) -> bool:
-        """Whether records of this span can be in a file; only Parquet files say what they have."""
+        """Whether a file can have records of this span; only Parquet files tell."""
         if file not in self._times:
             self._times[file] = _times(Path(file[0]), str(self._timestamp))
         first, last = self._times[file]
         return first < high and last >= low
 
     def _relations(self, files: list[File], spanned: str | None) -> list[str]:
-        """A relation of the source's columns for each layout, so that none decides for another."""
+        """A relation of the source's columns for each layout, so that no file affects another."""
         columns = self._source.columns
         relations = [f"SELECT {try_cast(columns, lambda _: 'NULL')} WHERE false"]
         in_order = sorted(files, key=lambda file: (self._shape(file), file))
@@ -279,8 +281,8 @@ class FileSource(Source[FileOffset, FileRange]):
         return relations
 
 
-def _look(path: Path) -> tuple[Shape, list[str] | None]:
-    """A file's layout, and its columns where they are the same for all its rows."""
+def _find_layout(path: Path) -> tuple[Shape, list[str] | None]:
+    """A file's layout, and its columns if all rows have the same ones."""
     suffix = path.suffix
     if suffix == ".parquet":
         try:
@@ -288,7 +290,7 @@ def _look(path: Path) -> tuple[Shape, list[str] | None]:
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError):
-            raise _unusable(str(path), "is no complete Parquet file") from None
+            raise _unusable(str(path), "is not a complete Parquet file") from None
         return (suffix, tuple(f"{field.name} {field.type}" for field in schema)), schema.names
     if suffix in _DELIMITERS:
         with path.open("rb") as file:
@@ -300,18 +302,20 @@ def _look(path: Path) -> tuple[Shape, list[str] | None]:
         return (suffix, tuple(names)), names
     if suffix in _JSON:
         return (suffix, ()), None
-    raise _unusable(str(path), f"ends in none of {', '.join(sorted(_SUFFIXES))}")
+    raise _unusable(str(path), f"has another suffix than {', '.join(sorted(_SUFFIXES))}")
 
 
-def _never(path: str, columns: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
-    """Columns of a Parquet file that cannot become their declared types, whatever is in them."""
+def _impossible_casts(
+    path: str, columns: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str, str]]:
+    """Columns of a Parquet file whose type has no cast to the declared one."""
     with duckdb.connect() as database:
         try:
             described = database.execute(
                 f"DESCRIBE FROM read_parquet({quote_text(escape(path))}, hive_partitioning = false)"
             ).fetchall()
         except duckdb.Error:
-            raise _unusable(path, "is no Parquet file that the database reads") from None
+            raise _unusable(path, "is not a Parquet file that DuckDB can read") from None
         types = {row[0].lower(): row[1] for row in reversed(described)}
         for name, kind in columns:
             has = types.get(name.lower(), kind)
@@ -333,14 +337,14 @@ def _has_integers(shape: Shape, column: str) -> bool:
 
 
 def _times(path: Path, column: str) -> tuple[float, float]:
-    """The first and the last time in a column, in microseconds; without end if not known."""
+    """The first and the last time in a column, in microseconds; infinite if not known."""
     unknown = (-math.inf, math.inf)
     if path.suffix != ".parquet":
         return unknown
     metadata = pq.read_metadata(path)
     names = [name.lower() for name in metadata.schema.to_arrow_schema().names]
     place = names.index(column.lower())
-    if metadata.num_columns != len(names):  # nested columns have places of their own
+    if metadata.num_columns != len(names):  # nested columns have indices of their own
         return unknown
     unit = json.loads(metadata.schema.column(place).logical_type.to_json()).get("timeUnit")
     if unit not in _PER_MILLISECOND:
@@ -350,7 +354,7 @@ def _times(path: Path, column: str) -> tuple[float, float]:
         statistics = metadata.row_group(group).column(place).statistics
         if statistics is None or not statistics.has_min_max:
             return unknown
-        # Whole numbers: a datetime ends at the year 9999, and no record may stop a run.
+        # Integers: a datetime ends at the year 9999, and no record may stop a run.
         low, high = (
             edge * _PER_MILLISECOND["microseconds"] // _PER_MILLISECOND[unit]
             for edge in (statistics.min_raw, statistics.max_raw)
@@ -417,7 +421,7 @@ def _check_unchanged(file: File) -> None:
 
 
 def _fields(delimiter: str) -> str:
-    """The fields of a line of CSV, quotes and all; an unpaired quote is a character."""
+    """The fields of a line of CSV, with their quotes; an unpaired quote is a character."""
     pattern = f'{delimiter}("(?:[^"]|"")*"|[^{delimiter}]*)'
     matched = f"regexp_extract_all({quote_text(delimiter)} || line, {quote_text(pattern)}, 1)"
     return (
@@ -427,7 +431,7 @@ def _fields(delimiter: str) -> str:
 
 
 def _field(place: int) -> str:
-    """A field without its quotes; nothing at all is null."""
+    """A field without its quotes; an empty field without quotes is null."""
     field = f"fields[{place}]"
     return (
         f"CASE WHEN {field} = '' THEN NULL WHEN {field}[1] = '\"' AND {field}[-1] = '\"'"

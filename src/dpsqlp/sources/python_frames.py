@@ -19,7 +19,7 @@ from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.state.storage import Storage
 
-_STOPPED = (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError)
+_FAILURES = (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 class PythonSource(SpooledSource):
@@ -60,15 +60,15 @@ def arrow_table(frame: Any) -> pa.Table:
             f"Records come as Arrow, pandas or Polars tables or as a dictionary of columns; got"
             f" {type(frame).__name__}."
         )
-    with _refusing("The records are no table: its columns have one length, and each has one type."):
+    with _redacted("The records are no table: its columns have one length, and each has one type."):
         return pa.table(frame)
 
 
 def as_table(frame: Any, source: SourceDef, schema: pa.Schema) -> pa.Table:
     """The source's columns; values of another type than their column's become nulls.
 
-    Values of Python are cast with those of their own type alone, in as many layers as one column
-    has types: what stands beside a value does not matter.
+    Python values are cast together with values of their own type only, one layer for each type that
+    a column has. So the result for a value does not depend on the values beside it.
     """
     columns = _columns(frame)
     taken = {}
@@ -87,17 +87,17 @@ def as_table(frame: Any, source: SourceDef, schema: pa.Schema) -> pa.Table:
     }
     if len({len(layer) for several in layers.values() for layer in several}) > 1:
         raise SourceError("The records are no table: its columns have different lengths.")
-    with suppress(*_STOPPED):
+    with suppress(*_FAILURES):
         return _cast(layers, source.columns, schema)
     read = [
-        _read(layers[field.name], column, field)
+        _read_column(layers[field.name], column, field)
         for column, field in zip(source.columns, schema, strict=True)
     ]
     return pa.table(read, schema=schema)
 
 
 def _columns(frame: Any) -> list[tuple[str, Any]]:
-    """Names and values. The columns of pandas may hold objects of Python, as a dictionary's do."""
+    """Names and values. Columns of pandas may hold Python objects, as those of a dictionary do."""
     if isinstance(frame, dict) or type(frame).__module__.partition(".")[0] == "pandas":
         return [(str(name), values) for name, values in frame.items()]
     table = arrow_table(frame)
@@ -105,13 +105,13 @@ def _columns(frame: Any) -> list[tuple[str, Any]]:
 
 
 def _layers(values: Any, field: pa.Field) -> list[Any]:
-    """A column, once for each type that its values have, null where they have another."""
+    """A column as layers, one for each type of its values, null where a value has another type."""
     if getattr(getattr(values, "dtype", None), "kind", None) == "O":
-        with _refusing("A column has several dimensions. Hand over one value for each record."):
+        with _redacted("A column has several dimensions. Hand over one value for each record."):
             values = values.tolist()
             len(values)
     if not isinstance(values, list | tuple):
-        with _refusing("A column is no list of values that Arrow has a type for. Convert it."):
+        with _redacted("A column is no list of values that Arrow has a type for. Convert it."):
             streams = hasattr(values, "__arrow_c_stream__")
             return [pa.chunked_array(values) if streams else pa.array(values)]
     if pa.types.is_nested(field.type):
@@ -120,7 +120,7 @@ def _layers(values: Any, field: pa.Field) -> list[Any]:
     return [
         part
         for one in dict.fromkeys(kind for kind in kinds if kind is not None)
-        for part in _alike(
+        for part in _layers_of_kind(
             [v if kind == one else None for v, kind in zip(values, kinds, strict=True)]
         )
     ] or [pa.nulls(len(values))]
@@ -130,12 +130,12 @@ def _chunked(layer: Any) -> pa.ChunkedArray:
     return layer if isinstance(layer, pa.ChunkedArray) else pa.chunked_array([layer])
 
 
-def _read(layers: list[Any], column: tuple[str, str], field: pa.Field) -> pa.ChunkedArray:
-    """One column. A value that stops the database by itself becomes null."""
+def _read_column(layers: list[Any], column: tuple[str, str], field: pa.Field) -> pa.ChunkedArray:
+    """One column. A value that makes the database fail becomes null."""
     schema = pa.schema([field])
-    with suppress(*_STOPPED):
+    with suppress(*_FAILURES):
         return _cast({field.name: layers}, [column], schema).column(0)
-    with _refusing(
+    with _redacted(
         f"The column {field.name} is declared {column[1]}, and cannot be made from"
         f" {layers[0].type}. Convert it before it is pushed."
     ):
@@ -144,14 +144,14 @@ def _read(layers: list[Any], column: tuple[str, str], field: pa.Field) -> pa.Chu
         return pa.chunked_array([pa.nulls(1, field.type)])
     half = len(layers[0]) // 2
     halves = [[layer.slice(0, half) for layer in layers], [layer.slice(half) for layer in layers]]
-    chunks = [chunk for part in halves for chunk in _read(part, column, field).chunks]
+    chunks = [chunk for part in halves for chunk in _read_column(part, column, field).chunks]
     return pa.chunked_array(chunks, field.type)
 
 
 def _cast(
     layers: Mapping[str, Sequence[Any]], columns: Sequence[tuple[str, str]], schema: pa.Schema
 ) -> pa.Table:
-    """Columns as their declared types, each from the layer that has a value."""
+    """Columns with their declared types; each value comes from the layer that has it."""
     table = pa.table(
         {f"{name} {n}": one for name, own in layers.items() for n, one in enumerate(own)}
     )
@@ -164,15 +164,15 @@ def _cast(
         database.register("frame", table)
         read = database.sql(f"SELECT {', '.join(casts)} FROM frame").to_arrow_table().cast(schema)
         if any(pa.types.is_nested(kind) for kind in schema.types):
-            # A struct with a name twice becomes a map that DuckDB itself does not read again.
+            # A struct with the same name twice becomes a map that DuckDB cannot read again.
             database.register("again", read)
             database.sql("SELECT COUNT(COLUMNS(*)) FROM again").fetchall()
         return read
 
 
 @contextmanager
-def _refusing(words: str) -> Iterator[None]:
-    """A refusal in words for any error: its own text may hold a record."""
+def _redacted(words: str) -> Iterator[None]:
+    """Replace any error by this text: its own text may hold a record."""
     try:
         yield
     except Exception:
@@ -184,15 +184,15 @@ def _refusing(words: str) -> Iterator[None]:
 
 
 def _kind(value: Any) -> Any:
-    """What Arrow would not fit to values of another kind."""
+    """The kind of a value: Arrow cannot put values of two kinds into one array."""
     if is_missing(value):
         return None
     large = isinstance(value, int) and value.bit_length() > 63
     return type(value), large, getattr(value, "tzinfo", None) is None
 
 
-def _alike(values: list[Any]) -> list[pa.Array]:
-    """Values of one kind; once for each type that they have by themselves, if they have several."""
+def _layers_of_kind(values: list[Any]) -> list[pa.Array]:
+    """Values of one kind as layers, one for each Arrow type that single values have."""
     with suppress(Exception):  # an object may raise anything
         column = pa.array(values)
         return [_texts(values) if _depends(column.type) else column]
@@ -205,7 +205,7 @@ def _alike(values: list[Any]) -> list[pa.Array]:
 
 
 def _type(value: Any) -> pa.DataType:
-    """Arrow's type for a value; text if it has none, or one that depends on others."""
+    """Arrow's type for a value; text if there is none, or if it depends on other values."""
     with suppress(Exception):
         kind = pa.array([value]).type
         return pa.string() if _depends(kind) else kind
@@ -218,7 +218,7 @@ def _depends(kind: pa.DataType) -> bool:
 
 
 def _texts(values: list[Any]) -> pa.Array:
-    """Values as texts; null if one has none, as an integer of very many digits."""
+    """Values as texts; null if a value has no text, such as an integer of very many digits."""
     return pa.array([None if value is None else _shown(value) for value in values], pa.string())
 
 

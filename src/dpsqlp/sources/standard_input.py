@@ -28,7 +28,7 @@ _LINE_BYTES = 2_000_000  # a line of this length is left out, as DuckDB does in 
 
 
 class StandardInput(SpooledSource):
-    """JSON Lines on standard input, read by a thread until it ends."""
+    """JSON Lines on standard input, read by a thread until standard input ends."""
 
     suffix = "jsonl"
     keeps_arrival_times = True
@@ -48,18 +48,18 @@ class StandardInput(SpooledSource):
         self._ended_at: int | None = None
         self.ended = threading.Event()
         if stream is None:
-            # Unbuffered: a thread that waits inside the buffer's lock breaks the exit of Python.
+            # Unbuffered: a thread that waits for the buffer's lock breaks the exit of Python.
             stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         threading.Thread(target=self._read_lines, args=(stream,), daemon=True).start()
 
     def cut(self, offset: None, at: GridTime) -> SpoolRange:
         """The lines that have arrived by a grid time, spooled.
 
-        One trigger runs after the end of standard input, with lines or without: were it to run
-        only if lines were left, its release would show that somebody sent one.
+        One trigger runs after the end of standard input, with or without lines. If it ran only
+        when lines were left, its release would show that somebody sent a line.
         """
         check_no_offset(offset)
-        ended = self._ended_at is not None and self._ended_at <= at.time  # before the lines
+        ended = self._ended_at is not None and self._ended_at <= at.time  # read before the lines
         with self._lock:
             arrived = list(takewhile(lambda part: part[0] <= at.time, self._arrived))
         offsets = self._spool(at.trigger, [lines for _, lines in arrived])
@@ -71,12 +71,12 @@ class StandardInput(SpooledSource):
     def _read_lines(self, stream: IO[bytes]) -> None:
         """Collect whole lines, with the time at which their end was read.
 
-        A long line costs no more than its length to read, nor the memory. Lines stay together: an
-        object for each would keep the other threads from running while there are millions.
+        A long line takes time in proportion to its length, and bounded memory. Lines stay together:
+        millions of objects would keep the other threads from running.
         """
         begun, time = bytearray(), 0
         while chunk := stream.read(_CHUNK_BYTES):
-            time = max(time, self._now())  # a clock that goes back moves no line
+            time = max(time, self._now())  # a clock that goes back does not move a line
             first, end, others = chunk.partition(b"\n")
             begun += first[: _LINE_BYTES - len(begun)]
             if end:
@@ -95,8 +95,8 @@ class StandardInput(SpooledSource):
             self._arrived.append((time, first + others))
 
     def _parse(self, data: bytes) -> pa.Table:
-        """Lines that are no JSON, and fields of another type, become nulls, as in a file; a line
-        that is no UTF-8 is left out.
+        """The records. Lines that are not JSON, and fields of another type, become nulls, as in a
+        file. A line that is not UTF-8 is left out.
         """
         with duckdb.connect() as database:
             database.register("spooled", pa.table({"line": _lines(data)}))
@@ -108,7 +108,7 @@ class StandardInput(SpooledSource):
 
 
 def _lines(data: bytes) -> pa.Array:
-    """Whole lines, each with its end, as views of the data: no object is made for any."""
+    """Whole lines, each with its end, as views of the data, without an object for each."""
     letters = np.frombuffer(data, np.uint8)
     ends = [
         begin + 1 + np.flatnonzero(letters[begin : begin + _SEARCHED_BYTES] == ord("\n"))

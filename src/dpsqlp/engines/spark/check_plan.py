@@ -25,7 +25,9 @@ _ROW_BY_ROW = (
 _LIMITS = re.compile(
     r"(max|min)[\w-]*per|per-?(micro-?)?batch|maxtriggerdelay|maxcachedfiles|maxfileage|latestfirst"
 )
-_BY_ROWS = re.compile("kafka|rate|socket|csv|json|text|xml|avro", re.I)  # without statistics
+_BY_ROWS = re.compile(
+    "kafka|rate|socket|csv|json|text|xml|avro", re.I
+)  # formats without statistics
 _CHANGING = (
     *("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle"),
     *("monotonically_increasing_id", "spark_partition_id", "reflect", "java_method"),
@@ -35,7 +37,7 @@ _NESTED = r"-subquery#\d|\b(exists|list)#\d+ \["  # subqueries there
 
 
 def check_plan(frame: DataFrame) -> None:
-    """Refuse a frame whose batches would depend on counts, or whose records on one another."""
+    """Refuse a frame whose batches depend on counts, or whose records depend on each other."""
     if not frame.isStreaming:
         raise SourceError(
             "The DataFrame is not a stream. Give one that spark.readStream made; to replay finished"
@@ -52,20 +54,20 @@ def check_plan(frame: DataFrame) -> None:
         limits = [option for option in options if _LIMITS.search(option.lower())]
         if limits:
             raise SourceError(
-                f"The stream is read with {limits[0]}, so that the number of records would decide"
-                " about time. Leave the option out: a trigger takes all that has arrived."
+                f"The stream is read with {limits[0]}: the number of records would decide about"
+                " time. Leave the option out. A trigger reads everything that has arrived."
             )
         said = {option.lower(): str(value).lower() for option, value in options.items()}
         if said.get("failondataloss") == "false":
             raise SourceError(
                 "The stream is read with failOnDataLoss = false: records that are deleted before"
-                " they are read would be passed over, and which ones depends on how many there"
-                " were. Leave the option out."
+                " they are read would be skipped, and which ones depends on how many there were."
+                " Leave the option out."
             )
         if said.get("mode") == "failfast":
             raise SourceError(
-                "The stream is read with mode = FAILFAST: one record would stop it for good. Leave"
-                " the option out, and such a record has nulls."
+                "The stream is read with mode = FAILFAST: one malformed record would stop the query"
+                " for good. Leave the option out; the record then has nulls."
             )
     conf = frame.sparkSession.conf
     pushed = [name for name in WHOLE_FILES if conf.get(name) != WHOLE_FILES[name]]
@@ -80,10 +82,10 @@ def check_plan(frame: DataFrame) -> None:
 
 
 def _nodes(frame: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The operations of a frame's plan, and the options and the format of those that read."""
+    """The operations of a frame's plan, with the options and the format of its readers."""
     connect = not hasattr(frame, "_jdf")
     plans = [frame._plan if connect else frame._jdf.queryExecution().analyzed()]
-    if connect:  # expressions are known to the server alone
+    if connect:  # only the server knows the expressions
         text = frame._explain_string(extended=True)
         changing = any(re.search(rf"\b{name}\(", text) for name in _CHANGING)
         python = "python_udf" in str(plans[0].to_proto(frame.sparkSession.client))

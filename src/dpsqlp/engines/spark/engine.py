@@ -37,7 +37,7 @@ from dpsqlp.stages.route import HASHED_KINDS, SEED
 from dpsqlp.state.journal import Changes, Intent, secret_check
 from dpsqlp.state.remote import storage_at
 from dpsqlp.state.sealed import SealedStorage
-from dpsqlp.state.shards import File, TableLog, open_places, parse_name, shard_name
+from dpsqlp.state.shards import File, TableLog, open_tables, parse_name, shard_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -175,7 +175,7 @@ class SparkEngine(Engine):
         expected = {
             shard_name(kind, shard_id)
             for shard in range(self.shards)
-            for kind, shard_id in open_places(self.plan, trigger, shard)
+            for kind, shard_id in open_tables(self.plan, trigger, shard)
         }
         if set(logs) != expected:
             raise _shards_went_wrong(trigger)

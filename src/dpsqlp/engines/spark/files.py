@@ -1,4 +1,4 @@
-"""Sources that Spark reads."""
+"""Parquet files that Spark reads, and DataFrames with the columns that a source declares."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SparkFiles(FileSource):
     """
 
     def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
-        """As for the local engine."""
+        """See `FileSource`."""
         super().__init__(source, timestamp, folder)
         self._checked: set[str] = set()
 
@@ -84,14 +84,16 @@ class SparkFiles(FileSource):
         for _, members in groupby(in_order, key=self._shape):
             names = [file[0] for file in members]
             stored, columns = self._columns(names[0])
-            uris = [f"file://{name}" for name in names]  # whatever the cluster's file system is
+            uris = [
+                f"file://{name}" for name in names
+            ]  # not the default file system of the cluster
             frames.append(spark.read.schema(stored).parquet(*uris).selectExpr(*columns))
         if not frames:
             return no_records(self._source, spark)
         return reduce(lambda left, right: left.unionAll(right), frames)
 
     def _check_alike(self, file: str) -> None:
-        """Refuse a file of which Spark would read other values than it has, or none."""
+        """Refuse a file of which Spark would read other values, or no values."""
         if Path(file).suffix != ".parquet":
             return
         found = pq.read_metadata(file)
@@ -107,16 +109,16 @@ class SparkFiles(FileSource):
         twice = [name for name, _ in self._source.columns if names.count(name.lower()) > 1]
         if twice:
             raise SourceError(
-                f"The file {file} has several columns named {twice[0]}, but for upper and lower"
-                " case, which Spark does not tell apart. It has not been read: rename them."
+                f"The file {file} has several columns named {twice[0]} that differ only in case,"
+                " which Spark does not tell apart. It has not been read: rename them."
             )
 
     def _columns(self, file: str) -> tuple[str, list[str]]:
         """A layout's columns as they are stored, and as they are declared."""
         if Path(file).suffix != ".parquet":
             raise SourceError(
-                f"The Spark engine reads Parquet files, and {file} is none: other files would be"
-                " read differently. Convert it, or use the local engine."
+                f"The Spark engine reads only Parquet files; got {file}. Spark would read other"
+                " formats differently. Convert the file, or use the local engine."
             )
         fields = {field.name.lower(): field for field in reversed(list(pq.read_schema(file)))}
         stored, columns = [], []
@@ -164,7 +166,7 @@ def _cast(column: str, stored: str | None, name: str, kind: str, what: str) -> s
     value = f"CAST({_name(column)} AS {wanted})"
     if wanted == "TIMESTAMP_NTZ":
         value = in_range_sql(without_zone_sql(_name(column)) if stored == "TIMESTAMP" else value)
-    elif wanted == "STRING":  # Spark's may be any bytes
+    elif wanted == "STRING":  # a text of Spark may hold any bytes
         value = f"CASE WHEN is_valid_utf8({value}) THEN {value} END"
     return f"{value} AS {_name(name)}"
 

@@ -1,7 +1,7 @@
 """A Kafka topic on Spark: the driver takes the offsets at grid times, executors read the records.
 
-Spark's own connector reads a range that is fixed. Values are decoded by the local engine's code in
-Spark's Python workers, so both engines have the same records.
+Spark's own connector reads a fixed range. The local engine's code decodes the values in Spark's
+Python workers, so both engines have the same records.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from dpsqlp.sql.spark.cells import name_sql
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SAME = ("kafka.security.protocol",)  # for the driver's client and for Spark's
-_LOGIN = {  # by the mechanism, the module of Java's client
+_SAME = ("kafka.security.protocol",)  # the same for the driver's client and Spark's
+_LOGIN = {  # by mechanism: the login module of Java's client
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -79,7 +79,7 @@ class SparkKafka(KafkaSource):
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Values in, records out; what cannot be decoded is left out, as the local engine does."""
+    """Values in, records out. Values that cannot be decoded are left out, as in `KafkaSource`."""
 
     source: SourceDef
     folder: Path
@@ -94,13 +94,13 @@ class Decode:
 
 
 def java_settings(options: Mapping[str, OptionValue]) -> dict[str, str]:
-    """The source's options as Java's client has them."""
+    """The source's options as options of Java's client."""
     given = {name for name in options if name.startswith("kafka.")}
     unknown = sorted(given - _TRANSLATED)
     if unknown:
         raise PlanError(
-            f"The option {unknown[0]} is not known to the Spark engine, whose client is Java's. Use"
-            f" {', '.join(sorted(_TRANSLATED))}."
+            f"The option {unknown[0]} is not known to the Spark engine, which uses Java's client."
+            f" Use {', '.join(sorted(_TRANSLATED))}."
         )
     settings = {
         "kafka.bootstrap.servers": str(options["brokers"]),

@@ -1,4 +1,4 @@
-"""A Spark session as the engine needs it, and the Java it takes."""
+"""Spark sessions with the settings that the engine needs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dpsqlp.errors import DpsqlpError, SourceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A file's statistics leave out NaN and tell -0.0 from 0.0: skipping rows by them, Spark would let
-# one record decide whether another is read.
+# A file's statistics leave out NaN and tell -0.0 from 0.0. If Spark skipped rows by them, one
+# record would decide whether another is read.
 WHOLE_FILES = {
     "spark.sql.parquet.filterPushdown": "false",
     "spark.sql.orc.filterPushdown": "false",
 }
-# What the row query is written for, and what decides how a file is read. A cluster may have others.
+# The row query and the reading of files depend on these. A cluster may have other defaults.
 _SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",  # it might merge shards, and plans every stage anew
+    "spark.sql.adaptive.enabled": "false",  # it may merge shards, and plans every stage again
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
@@ -42,7 +42,7 @@ _SETTINGS = {
 
 
 def start_session(master: str | None = None) -> SparkSession:
-    """The session that SPARK_REMOTE names, or one with this master (on this machine if none)."""
+    """A session of SPARK_REMOTE, or with this master; on this machine if there is neither."""
     if importlib.util.find_spec("pyspark") is None:
         raise DpsqlpError("Spark is not installed. Run: pip install 'dpsqlp[spark]'")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -52,12 +52,12 @@ def start_session(master: str | None = None) -> SparkSession:
         with redact_errors("connect to SPARK_REMOTE"):
             return SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
     _check_java()
-    # Four attempts: without a number Spark on one machine does not retry a task.
+    # Four attempts: without this number, Spark on one machine does not retry a task.
     master = master or "local[*,4]"
     handler = signal.getsignal(signal.SIGINT)
     with redact_errors(f"start with the master {master}"):
         session = SparkSession.builder.master(master).appName("dpsqlp").getOrCreate()
-    signal.signal(signal.SIGINT, handler)  # Spark's own would cut a trigger short
+    signal.signal(signal.SIGINT, handler)  # Spark's handler would interrupt a trigger
     return session
 
 
@@ -73,8 +73,8 @@ def redact_errors(what: str) -> Iterator[None]:
         if ours:
             raise SourceError(f"A Spark task failed: {ours[1]}") from None
         raise SourceError(
-            f"Spark could not {what}: {type(error).__name__}. Nothing was released. Its own log"
-            " says more, and may show records."
+            f"Spark could not {what}: {type(error).__name__}. Nothing was released. See"
+            " Spark's log, which may show records."
         ) from None
 
 
