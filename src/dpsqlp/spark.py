@@ -4,8 +4,8 @@
         frame, "views.sql", state="/shared/views.state", unprotected_batches=True
     )
 
-The state is a folder that the driver and all executors see. The secret is a file that they can read,
-and never goes through Spark. The releases equal those of the local engine.
+The state is a folder that the driver and all executors see. The secret is a file that they can
+read; it never goes through Spark. The releases equal those of the local engine.
 """
 
 from __future__ import annotations

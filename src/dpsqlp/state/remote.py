@@ -2,9 +2,9 @@
 
 A put is one object, which such a store shows when it is closed. A large object whose upload fails
 may be left torn; no manifest names it, and the trigger that runs again writes it again. Small
-objects (intent, manifest) go in one request, whole or not at all. A lease keeps out a second writer:
-its owner renews it, and everybody can read it. Without compare-and-swap that is not certain, but of
-two writers that begin within a moment of each other, both notice and stop.
+objects (intent, manifest) go in one request, whole or not at all. A lease, which its owner renews
+and everybody can read, keeps out a second writer. Without compare-and-swap that is not certain; two
+writers that begin within a moment of each other both notice, and stop.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class LocalDisk:
 
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[None]:
-        """Hold an exclusive lock, or raise BlockingIOError. New folders are private to the owner."""
+        """Hold an exclusive lock, or raise BlockingIOError. New folders are the owner's alone."""
         self._make(path.parent, 0o700)
         with path.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

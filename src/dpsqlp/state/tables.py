@@ -1,8 +1,8 @@
 """Shard tables as files: snapshots, and deltas of what one trigger changed.
 
 A unit delta holds the new units and the slab entry of each kept record. A key delta holds the
-changed rows; a snapshot of keys is a delta of all rows. The index, the due rows and the noise states
-follow from the rows: they are not stored, but computed again.
+changed rows; a snapshot of keys is a delta of all rows. The index, the due rows and the noise
+states follow from the rows: they are not stored, but computed again.
 """
 
 from __future__ import annotations
