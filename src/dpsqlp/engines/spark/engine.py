@@ -74,7 +74,7 @@ class SparkEngine(Engine):
 
         The state is a folder or the URI of an object store, which executors see too.
         """
-        self._given = spark
+        self._user_session = spark
         self._state = state if isinstance(state, str) else str(state.resolve())
         self._secret = secret.resolve()
         self._row_sql = spark_rows(query)
@@ -85,7 +85,7 @@ class SparkEngine(Engine):
         self._secret_check = secret_check(Secret(key, instance))
 
     def _open(self, stack: ExitStack) -> None:
-        self._adopt(new_session(self._given))
+        self._adopt(new_session(self._user_session))
         self._load()
 
     def _load(self) -> None:
@@ -116,6 +116,7 @@ class SparkEngine(Engine):
             rows = rows.where(f"timestamp_us >= {low} AND timestamp_us < {high}")
         return rows
 
+    @redact_errors("plan the trigger")
     def _admit(self, rows: DataFrame) -> DataFrame:
         """The plan that sends each row to the shard of its unit, where `BoundTask` admits it."""
         # A record without a unit for each shard: Spark leaves out a plan that it sees to be empty.
