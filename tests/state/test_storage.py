@@ -61,5 +61,5 @@ def test_another_lock_of_the_same_name_is_not_ours(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     with storage.lock():
         (tmp_path / "lock").rename(tmp_path / "old")
-        with LocalStorage(tmp_path).lock(), pytest.raises(StateError, match="not this process's"):
+        with LocalStorage(tmp_path).lock(), pytest.raises(StateError, match="has lost the lock"):
             storage.put("after", [b""])
