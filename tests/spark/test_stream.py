@@ -183,7 +183,7 @@ def test_a_checkpoint_that_is_not_the_states_is_refused(
     streamed.batches.close()
     streamed.batches = streamed.opened(checkpoint)
     streamed.clock.time = START + 3 * quarter
-    with pytest.raises(SourceError, match="One of them was replaced"):
+    with pytest.raises(SourceError, match="One of the two was replaced"):
         streamed.batches(streamed.frame([]), number)
     assert len(streamed.sink.releases) == 2
 

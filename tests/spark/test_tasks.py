@@ -228,7 +228,7 @@ def test_a_straggler_is_refused(tmp_path: Path) -> None:
     assert early
     for task, shard, batches in [*executors.ran, *early]:
         for worker in (executors.workers[0], {}):
-            with pytest.raises(StateError, match="comes too late"):
+            with pytest.raises(StateError, match="came too late"):
                 executors.attempt(worker, task, shard, batches)
     assert contents(tmp_path / "state") == before
     engine.close()
