@@ -222,7 +222,7 @@ def test_another_format_is_refused(finished: Path) -> None:
     body = json.loads(manifest.read_bytes())
     for other in ({**body, "format": FORMAT + 1}, {"body": "{}", "sha256": ""}):
         manifest.write_bytes(json.dumps(other).encode())
-        refused(folder, StateError, "Use the version of dpsqlp that wrote it")
+        refused(folder, StateError, "Use the version of dpsqlp that wrote the state")
 
 
 def test_secrets(finished: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
