@@ -86,7 +86,7 @@ def bench_source(server: clusters.Cluster, rows: int) -> None:
     )
     options = {"dsn": server.dsn, "table": "events", "column": "id"}
     source = PostgresSource(SourceDef("s", columns, options))
-    taken = source.cut(source.begin(), GridTime(1, 0, 10.0))
+    taken = source.cut(source.initial_offset(), GridTime(1, 0, 10.0))
 
     def read() -> None:
         with connect() as database:
@@ -95,8 +95,12 @@ def bench_source(server: clusters.Cluster, rows: int) -> None:
             assert table.num_rows == rows
 
     say("postgres_read", rows, median_seconds(read, 5))
-    after = source.after(source.begin(), taken)
-    say("postgres_take", 1, median_seconds(lambda: source.cut(after, GridTime(2, 0, 10.0)), 20))
+    after = source.next_offset(source.initial_offset(), taken)
+
+    def cut() -> None:
+        source.cut(after, GridTime(2, 0, 10.0))
+
+    say("postgres_take", 1, median_seconds(cut, 20))
     source.close()
 
 

@@ -62,7 +62,7 @@ def ours(broker: Broker, topic: str, partitions: int) -> int:
     options = {"connector": "kafka", "brokers": broker.address, "topic": topic}
     source = KafkaSource(SourceDef("s", COLUMNS, options), Path())
     with duckdb.connect() as database:
-        source.read(source.cut(source.begin(), GridTime(1, 0, 10.0)), database)
+        source.read(source.cut(source.initial_offset(), GridTime(1, 0, 10.0)), database)
         records = database.sql("SELECT count(dwell) FROM s").fetchall()[0][0]
     source.close()
     return int(records)

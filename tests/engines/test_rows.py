@@ -17,7 +17,7 @@ from dpsqlp.engines import row_query as rows_module
 from dpsqlp.engines.row_query import RowQuery
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import show
+from dpsqlp.sources.columns import show
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
 from dpsqlp.sql.row_limits import ROWS_MAX

@@ -181,7 +181,7 @@ def test_a_run_uses_the_preset_s_plan_from_files_to_files(tmp_path: Path) -> Non
     with pytest.raises(StateError, match="are not those this state was made with"):
         open_engine(sink, state=work / "state", secret=work / "secret", folder=work)
     storage = SealedStorage(LocalStorage(work / "state" / "counts"))
-    with pytest.raises(StateError, match="others are there"):
+    with pytest.raises(StateError, match="other files exist"):
         create_instance(storage, sink.query, plan, bytes(32), 0, 2)
 
 

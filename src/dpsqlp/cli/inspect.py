@@ -15,7 +15,8 @@ from typing import Any
 from dpsqlp.accounting.composition import compose
 from dpsqlp.cli.progress import count, moment
 from dpsqlp.engines.clock import TriggerGrid
-from dpsqlp.engines.instance import SECRET_VARIABLE, description, load_secret, read_instance
+from dpsqlp.engines.instance import description, read_instance
+from dpsqlp.engines.secret_file import SECRET_VARIABLE, load_secret
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
 from dpsqlp.sql import unit_text

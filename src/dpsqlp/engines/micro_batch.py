@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from dpsqlp.core import Core
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.plan import Plan
-from dpsqlp.sources.base import BATCH_BYTES_MAX, check_size
+from dpsqlp.sources.size import BATCH_BYTES_MAX, check_size
 from dpsqlp.stages.batch import MicroBatch, Records
 from dpsqlp.stages.bound import bound
 from dpsqlp.tables.units import UnitTable

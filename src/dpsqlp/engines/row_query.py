@@ -34,9 +34,10 @@ import duckdb
 import pyarrow as pa
 
 from dpsqlp.engines.micro_batch import PIECE_ROWS, in_pieces
-from dpsqlp.sources.base import Source, quoted
+from dpsqlp.sources.base import AnySource
 from dpsqlp.sql import connect, mentioned_names
 from dpsqlp.sql.query import Query
+from dpsqlp.sql.quoting import quote_identifier as quoted
 
 DATABASE_MEMORY = "2GB"
 _PIECE = "rows of a piece"
@@ -49,7 +50,7 @@ T = TypeVar("T")
 class RowQuery:
     """Runs a row query over what a source reads for a trigger; for one thread."""
 
-    def __init__(self, query: Query, source: Source, threads: int) -> None:
+    def __init__(self, query: Query, source: AnySource, threads: int) -> None:
         """Open the database."""
         self.dropped: int = 0  # rows so far: for the operator alone, never published
         self._query, self._source, self._threads = query, source, threads
@@ -68,7 +69,7 @@ class RowQuery:
 
     def run(
         self,
-        records: Any,
+        offsets: Any,
         span: tuple[int, int] | None,
         take: Callable[[Iterator[pa.RecordBatch]], T],
     ) -> T:
@@ -80,13 +81,13 @@ class RowQuery:
         query = self._query.row_sql
         if span is not None:
             query = f"FROM ({query}) WHERE timestamp_us >= {span[0]} AND timestamp_us < {span[1]}"
-        self._source.read(records, self._database)
+        self._source.read(offsets, self._database)
         try:
             return take(result_batches(self._database.sql(query)))
         except duckdb.Error:  # of a row, or of the source; the database may be lost
             self._database.close()
             self._database = self._connect(self._threads)
-        return take(self._without_failing(self._input(records), query))
+        return take(self._without_failing(self._input(offsets), query))
 
     def _connect(self, threads: int, **config: Any) -> duckdb.DuckDBPyConnection:
         tables = {table.name: table.rows for table in self._query.public_tables}
@@ -94,7 +95,7 @@ class RowQuery:
         # A database of its own: a cursor has neither the public tables nor the time zone.
         return connect(tables, config, self._source.folders())
 
-    def _input(self, records: Any) -> Iterator[pa.Table]:
+    def _input(self, offsets: Any) -> Iterator[pa.Table]:
         """The columns of a range that the query uses, every value unchanged, in pieces."""
         columns = [
             f"CAST({quoted(name)} AS VARCHAR) AS {quoted(name)}"  # Arrow's have a smaller range
@@ -105,7 +106,7 @@ class RowQuery:
         ]
         lossless = {"arrow_lossless_conversion": True, "arrow_large_buffer_size": True}
         with self._connect(self._threads, **lossless) as database:
-            self._source.read(records, database)
+            self._source.read(offsets, database)
             source = quoted(self._query.source.name)
             result = database.sql(f"SELECT {', '.join(columns)} FROM {source}")
             yield from in_pieces(result_batches(result, _INPUT_ROWS))

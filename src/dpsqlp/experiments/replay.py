@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsqlp.engines.instance import create_instance, load_secret
+from dpsqlp.engines.instance import create_instance
 from dpsqlp.engines.script import open_engine
+from dpsqlp.engines.secret_file import load_secret
 from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.histogram import errors, last_releases
 from dpsqlp.experiments.task import SINK, Options, Stream, plan_of, script

@@ -7,6 +7,8 @@ from mutants.breaks.base import DAMAGE, SLOW, Break
 ENGINE = "engines/test_local.py::"
 ROWS = "engines/test_rows.py::"
 PIECES = "engines/test_micro_batch.py::"
+CRASH = "crash/test_damage.py::"
+TASKS = "spark/test_tasks.py::"
 
 BREAKS = [
     Break(
