@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ import pytest
 
 from dpsqlp.errors import StateError
 from dpsqlp.state import remote
-from dpsqlp.state.remote import ObjectStorage, below, storage_at
+from dpsqlp.state.remote import LeaseClock, ObjectStorage, below, storage_at
 from dpsqlp.state.storage import LocalStorage
 from state.test_journal import run_to_end
 from support.plans import make_batch, make_plan
 from support.processes import until
+
+Make = Callable[[], ObjectStorage]
 
 
 class Bucket(fs.FileSystemHandler):
@@ -69,40 +73,47 @@ class Bucket(fs.FileSystemHandler):
     delete_root_dir_contents = move = copy_file = open_input_file = open_append_stream = _unused
 
 
-class Clock:
-    """What the module asks of `time`; it goes on when told."""
+class FakeLeaseClock(LeaseClock):
+    """It goes on when told, and by itself while a lease settles."""
 
-    def __init__(self) -> None:
+    def __init__(self, settling: Callable[[], None] = lambda: None) -> None:
         self.now = 1e9
+        self._settling = settling
 
-    def time(self) -> float:
+    def wall(self) -> float:
         return self.now
 
     def monotonic(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+    def wait(self, seconds: float, ended: threading.Event) -> bool:
+        due = self.now + seconds
+        if seconds == remote._SETTLING_SECONDS:
+            self._settling()
+            self.now = due
+        while self.now < due and not ended.wait(0.001):
+            pass
+        return ended.is_set()
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(remote, "time", clock)
-    return clock
+def clock() -> FakeLeaseClock:
+    return FakeLeaseClock()
 
 
 @pytest.fixture
-def bucket(clock: Clock) -> Bucket:
+def bucket() -> Bucket:
     return Bucket()
 
 
-def storage(bucket: Bucket) -> ObjectStorage:
-    return ObjectStorage(fs.PyFileSystem(bucket), "b/state/")
+@pytest.fixture
+def storage(bucket: Bucket, clock: FakeLeaseClock) -> Make:
+    """A writer's storage; all of them have the same bucket and time."""
+    return lambda: ObjectStorage(fs.PyFileSystem(bucket), "b/state/", clock)
 
 
-def test_objects_come_and_go(bucket: Bucket) -> None:
-    store = storage(bucket)
+def test_objects_come_and_go(bucket: Bucket, storage: Make) -> None:
+    store = storage()
     store.put("a/x", [b"1", memoryview(b"23")])
     assert (store.get("a/x"), store.get("a/y"), store.list()) == (b"123", None, ["a/x"])
     bucket.broken = True
@@ -114,26 +125,26 @@ def test_objects_come_and_go(bucket: Bucket) -> None:
     assert store.list() == []
 
 
-def test_one_writer_at_a_time(bucket: Bucket) -> None:
-    with storage(bucket).lock(), pytest.raises(StateError, match="Another process"):  # noqa: SIM117
-        with storage(bucket).lock():
+def test_one_writer_at_a_time(bucket: Bucket, storage: Make) -> None:
+    with storage().lock(), pytest.raises(StateError, match="Another process"):  # noqa: SIM117
+        with storage().lock():
             pass
-    with storage(bucket).lock():
+    with storage().lock():
         pass
     assert bucket.objects == {}
 
 
 def test_a_lease_that_ran_out_can_be_taken(
-    bucket: Bucket, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, storage: Make, clock: FakeLeaseClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer that died is waited for; one that only slept can write no more."""
-    slept = storage(bucket)
+    slept = storage()
     held = slept.lock()
     monkeypatch.setattr(slept, "_renew_until", lambda ended: ended.wait())
     held.__enter__()
     slept.put("x", [b"1"])
     clock.now += remote._LEASE_SECONDS + 0.1
-    with storage(bucket).lock():
+    with storage().lock():
         with pytest.raises(StateError, match="Another process"):
             slept.put("x", [b"2"])
         held.__exit__(None, None, None)
@@ -141,23 +152,21 @@ def test_a_lease_that_ran_out_can_be_taken(
     assert bucket.objects == {"b/state/x": b"1"}
 
 
-def test_a_lease_is_renewed(bucket: Bucket, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_LEASE_SECONDS", 4)
-    monkeypatch.setattr(remote, "_SETTLING_SECONDS", 0)
-    with storage(bucket).lock():
+def test_a_lease_is_renewed(bucket: Bucket, storage: Make, clock: FakeLeaseClock) -> None:
+    with storage().lock():
         for _ in range(2):
-            clock.now += 2.9
-            lease = f"{clock.now + 4}"
+            clock.now += 0.7 * remote._LEASE_SECONDS
+            lease = f"{clock.now + remote._LEASE_SECONDS}"
             until(lambda lease=lease: lease in bucket.objects["b/state/lease.json"].decode())
-        with pytest.raises(StateError, match="Another process"), storage(bucket).lock():
+        with pytest.raises(StateError, match="Another process"), storage().lock():
             pass
 
 
 def test_one_that_slept_too_long_writes_no_more(
-    bucket: Bucket, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, storage: Make, clock: FakeLeaseClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while nobody else has the lease: somebody may take it at any moment."""
-    slept = storage(bucket)
+    slept = storage()
     monkeypatch.setattr(slept, "_renew_until", lambda ended: ended.wait())
     with slept.lock():
         slept.put("x", [b"1"])
@@ -167,29 +176,27 @@ def test_one_that_slept_too_long_writes_no_more(
     assert bucket.objects == {"b/state/x": b"1"}
 
 
-def test_two_that_begin_at_once_both_notice(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_that_begin_at_once_both_notice(bucket: Bucket, storage: Make) -> None:
     """The later one has overwritten the lease before the first looks again."""
-    first, second = storage(bucket), storage(bucket)
+    second = storage()
 
-    def meanwhile(_: float) -> None:
+    def meanwhile() -> None:
         second._owner = "second"
         second._renew()
 
-    monkeypatch.setattr(remote.time, "sleep", meanwhile)
+    first = ObjectStorage(fs.PyFileSystem(bucket), "b/state/", FakeLeaseClock(meanwhile))
     with pytest.raises(StateError, match="Another process"), first.lock():
         pass
 
 
-def test_the_journal_goes_on_from_an_object_store(bucket: Bucket) -> None:
+def test_the_journal_goes_on_from_an_object_store(clock: FakeLeaseClock) -> None:
     """A pipeline stopped after every trigger, each time from what the store has."""
     plan = make_plan(6)
     batches = [make_batch([(u, u % 3, 0, u) for u in range(9 * trigger)]) for trigger in range(6)]
     runs = []
     for stops in (range(1, 7), [6]):
         emitted: dict[int, bytes] = {}
-        store = ObjectStorage(fs.PyFileSystem(Bucket()), "b")
+        store = ObjectStorage(fs.PyFileSystem(Bucket()), "b", clock)
         for stop in stops:
             run_to_end(plan, batches[:stop], 1, store, emitted.__setitem__)
         runs.append(emitted)

@@ -52,12 +52,32 @@ def below(location: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}{mark}{query}"
 
 
+class LeaseClock:
+    """The machine's time, by which a lease is renewed and runs out."""
+
+    def wall(self) -> float:
+        """Seconds since 1970, which other machines have too."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds that only go on."""
+        return time.monotonic()
+
+    def wait(self, seconds: float, ended: threading.Event) -> bool:
+        """Wait, at most until `ended` is set; whether it is."""
+        return ended.wait(seconds)
+
+
+_MACHINE = LeaseClock()
+
+
 class ObjectStorage:
     """A prefix of an object store."""
 
-    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
+    def __init__(self, filesystem: fs.FileSystem, root: str, clock: LeaseClock = _MACHINE) -> None:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
+        self._clock = clock
         self._owner: str | None = None  # of the lease, while this process holds it
         self._renewed = 0.0
 
@@ -100,17 +120,16 @@ class ObjectStorage:
     def lock(self) -> Iterator[None]:
         """Keep out a second writer while the context lasts."""
         held_by, until = self._lease()
-        if held_by is not None and until > time.time():
+        if held_by is not None and until > self._clock.wall():
             raise self._another()
         self._owner = new_name()
-        self._renewed = time.monotonic()
+        self._renewed = self._clock.monotonic()
         ended = threading.Event()
         renewing = threading.Thread(target=self._renew_until, args=(ended,), daemon=True)
         try:
             self._renew()
-            time.sleep(
-                _SETTLING_SECONDS
-            )  # a writer that began at the same moment has overwritten it by now
+            # A writer that began at the same moment has overwritten the lease after this wait.
+            self._clock.wait(_SETTLING_SECONDS, ended)
             self._check_lease()
             renewing.start()
             yield
@@ -123,16 +142,15 @@ class ObjectStorage:
             self._owner = None
 
     def _renew_until(self, ended: threading.Event) -> None:
-        while not ended.wait(_LEASE_SECONDS / 4):
-            with contextlib.suppress(
-                StateError
-            ):  # the store is away, or the lease is lost: put refuses then
+        while not self._clock.wait(_LEASE_SECONDS / 4, ended):
+            # If the store is away, or another process has the lease, `put` refuses.
+            with contextlib.suppress(StateError):
                 self._check_lease()
                 self._renew()
 
     def _renew(self) -> None:
-        began = time.monotonic()
-        lease = {"owner": self._owner, "until": time.time() + _LEASE_SECONDS}
+        began = self._clock.monotonic()
+        lease = {"owner": self._owner, "until": self._clock.wall() + _LEASE_SECONDS}
         self.put(_LEASE, [json.dumps(lease).encode()])
         self._renewed = began
 
@@ -145,7 +163,7 @@ class ObjectStorage:
         return lease["owner"], lease["until"]
 
     def _check_lease(self) -> None:
-        too_late = time.monotonic() - self._renewed > 0.75 * _LEASE_SECONDS
+        too_late = self._clock.monotonic() - self._renewed > 0.75 * _LEASE_SECONDS
         if too_late or self._lease()[0] != self._owner:  # another process may hold it, or soon will
             raise self._another()
 
