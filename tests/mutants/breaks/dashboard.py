@@ -6,13 +6,13 @@ from mutants.breaks.base import Break
 
 UNRELEASED = "dashboard/test_privacy.py::test_unreleased_data_changes_no_byte"
 TOKEN = "dashboard/test_security.py::test_a_token_is_asked_for"
-OWN = "1: nothing shown depends on unreleased data"
-LOOKERS = "the page: who may look"
+OWN = "lemma 24: nothing shown depends on unreleased data"
+LOOKERS = "the dashboard: who may look"
 
 BREAKS = [
     Break(
         "a published release is replaced in the archive of the page",
-        "6: a retry re-emits that file",
+        "lemma 23: a retry re-emits that file",
         "dashboard/archive.py",
         "store_once(self._storage, trigger, parquet_name(trigger), buffer.getvalue())",
         "self._storage.put(parquet_name(trigger), [buffer.getvalue()])",
@@ -140,7 +140,7 @@ BREAKS = [
     ),
     Break(
         "a guess without selection's part of delta",
-        "5: delta = delta_0 + Cs beta",
+        "lemma 14: delta = delta_0 + Cs beta",
         "dashboard/statement.py",
         'apart += numbers["delta_threshold"] + math',
         "apart += math",

@@ -9,7 +9,7 @@ SINKS = "sinks/test_sinks.py::"
 BREAKS = [
     Break(
         "a published file is replaced",
-        "6: a retry re-emits that file",
+        "lemma 23: a retry re-emits that file",
         "sinks/published.py",
         "    if known is None:\n",
         "    if known is None or known != data:\n",
@@ -17,7 +17,7 @@ BREAKS = [
     ),
     Break(
         "another release taken for the one that is out",
-        "6: a retry re-emits that file",
+        "lemma 23: a retry re-emits that file",
         "sinks/published.py",
         "if trigger == self.trigger and digest != self.digest:",
         "if False:",
@@ -25,7 +25,7 @@ BREAKS = [
     ),
     Break(
         "published rows are replaced in PostgreSQL",
-        "6: a retry re-emits that file",
+        "lemma 23: a retry re-emits that file",
         "sinks/postgres.py",
         "if published is not None and published.has(trigger, digest, self._table):",
         "if published is not None and published.trigger == trigger:",
@@ -33,7 +33,7 @@ BREAKS = [
     ),
     Break(
         "an attempt that still commits is not waited for",
-        "6: a retry re-emits",
+        "lemma 23: a retry re-emits",
         "sinks/postgres.py",
         "SELECT pg_advisory_xact_lock(hashtextextended({literal(self._table)}, 0))",
         "SELECT {literal(self._table)}",
@@ -41,7 +41,7 @@ BREAKS = [
     ),
     Break(
         "a commit that the server may still lose",
-        "6: releases are durable",
+        "lemma 23: releases are durable",
         "sinks/postgres.py",
         "WHERE current_setting('synchronous_commit') = 'off'",
         "WHERE false",
@@ -49,7 +49,7 @@ BREAKS = [
     ),
     Break(
         "a release that is out is published again",
-        "6: a retry re-emits",
+        "lemma 23: a retry re-emits",
         "sinks/kafka.py",
         'last.has(trigger, published.digest, "Kafka")',
         "False",
@@ -57,7 +57,7 @@ BREAKS = [
     ),
     Break(
         "PostgreSQL forgets a release without rows",
-        "6: a retry re-emits that file",
+        "lemma 23: a retry re-emits that file",
         "sinks/postgres.py",
         "        if last is not None:\n            return Published(*last)\n",
         "",
@@ -65,7 +65,7 @@ BREAKS = [
     ),
     Break(
         "rows in PostgreSQL without a digest are added again",
-        "6: a retry re-emits that file",
+        "lemma 23: a retry re-emits that file",
         "sinks/postgres.py",
         "if latest is not None and latest >= trigger:",
         "if latest is not None and latest > trigger:",
@@ -73,7 +73,7 @@ BREAKS = [
     ),
     Break(
         "a retried trigger adds its rows again",
-        "6: a retry re-emits",
+        "lemma 23: a retry re-emits",
         "sinks/postgres.py",
         "                return\n            command",
         "                pass\n            command",

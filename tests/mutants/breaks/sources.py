@@ -9,7 +9,7 @@ LATE = "postgres/test_source.py::test_a_transaction_that_commits_late_is_waited_
 BREAKS = [
     Break(
         "a file left out that has records of the span",
-        "1: a trigger reads the records of its span",
+        "lemma 2: a trigger reads the records of its span",
         "sources/files.py",
         "return first < high and last >= low",
         "return low <= first < high",
@@ -17,7 +17,7 @@ BREAKS = [
     ),
     Break(
         "the last trigger runs only if lines are left",
-        "1: every grid trigger runs, with or without records",
+        "lemma 1: every grid trigger runs, with or without records",
         "sources/standard_input.py",
         "        self.exhausted = ended\n",
         "        self.exhausted = ended and any(lines.strip() for _, lines in arrived)\n",
@@ -25,7 +25,7 @@ BREAKS = [
     ),
     Break(
         "lines belong to the trigger that finds them",
-        "1: which trigger a record belongs to follows from its own arrival time",
+        "lemma 2: which trigger a record belongs to follows from its own arrival time",
         "sources/standard_input.py",
         "takewhile(lambda part: part[0] <= at.time, self._arrived)",
         "takewhile(lambda part: True, self._arrived)",
@@ -33,7 +33,7 @@ BREAKS = [
     ),
     Break(
         "a spool in the clear",
-        "6: the state shows none of its data",
+        "lemma 26: the state shows none of its data",
         "sources/spool.py",
         "    storage.put(name, parts)\n",
         "    storage.put(name, parts)\n"
@@ -42,7 +42,7 @@ BREAKS = [
     ),
     Break(
         "a column's type is that of all its values",
-        "2: a record's unit depends on that record alone",
+        "lemma 3: a record's unit depends on that record alone",
         "sources/python_frames.py",
         "return [_texts(values) if _depends(column.type) else column]",
         "return [column]",
@@ -50,7 +50,7 @@ BREAKS = [
     ),
     Break(
         "a value without a type makes all of its kind texts",
-        "2: a record's unit depends on that record alone",
+        "lemma 3: a record's unit depends on that record alone",
         "sources/python_frames.py",
         "types = [None if value is None else _type(value) for value in values]",
         "types = [None if value is None else pa.string() for value in values]",
@@ -58,7 +58,7 @@ BREAKS = [
     ),
     Break(
         "a value that stops the database stops the push",
-        "2: a record's unit depends on that record alone",
+        "lemma 3: a record's unit depends on that record alone",
         "sources/python_frames.py",
         "    if len(layers[0]) == 1:\n        return pa.chunked_array([pa.nulls(1, field.type)])\n",
         "    raise SourceError('no')\n",
@@ -66,7 +66,7 @@ BREAKS = [
     ),
     Break(
         "what does not fit a nested column empties the others",
-        "2: a record's unit depends on that record alone",
+        "lemma 3: a record's unit depends on that record alone",
         "sources/fit.py",
         "        alone = [_alone(value, kind) for value in plain]\n",
         "        alone = [pa.nulls(len(plain), kind)]\n",
@@ -74,7 +74,7 @@ BREAKS = [
     ),
     Break(
         "integers that are floats have another text",
-        "2: a record's unit depends on that record alone",
+        "lemma 3: a record's unit depends on that record alone",
         "sources/columns.py",
         "if _TEXT.fullmatch(kind):",
         "if False:",
@@ -82,7 +82,7 @@ BREAKS = [
     ),
     Break(
         "a table made anew is read",
-        "6: a retry that reads other records is refused",
+        "lemma 23: a retry that reads other records is refused",
         "sources/postgres.py",
         "                self._check_same(table, offsets)\n",
         "",
@@ -90,7 +90,7 @@ BREAKS = [
     ),
     Break(
         "transactions that may still insert are not waited for",
-        "1: a source's range is exact",
+        "lemma 2: a source's range is exact",
         "sources/postgres.py",
         "while self._ceilings[-1].writers and time.monotonic() < until:",
         "self._ceilings[-1].writers.clear()\n        while False:",
@@ -98,7 +98,7 @@ BREAKS = [
     ),
     Break(
         "only who writes is waited for, not who has drawn",
-        "1: a source's range is exact",
+        "lemma 2: a source's range is exact",
         "sources/postgres.py",
         "for (member,) in [*tree, (sequence,)]",
         "for (member,) in tree",
@@ -106,7 +106,7 @@ BREAKS = [
     ),
     Break(
         "the ceiling is read after its writers were listed",
-        "1: a source's range is exact",
+        "lemma 2: a source's range is exact",
         "sources/postgres.py",
         "self._ceilings.append(_Ceiling(value, _all(connection, table.writers)))",
         "self._ceilings.append(_Ceiling(_one(connection, table.ceiling) or value, set()))",
@@ -114,7 +114,7 @@ BREAKS = [
     ),
     Break(
         "the largest value seen is the ceiling",
-        "1: never by the largest value seen",
+        "lemma 2: never by the largest value seen",
         "sources/postgres.py",
         "            until = self._settled(connection, table, after, at.seconds_left / 2)\n",
         "            until = self._settled(connection, table, after, at.seconds_left / 2)\n"
@@ -124,7 +124,7 @@ BREAKS = [
     ),
     Break(
         "a clock that stands still while a procedure commits",
-        "1: a source's range is exact",
+        "lemma 2: a source's range is exact",
         "sources/postgres.py",
         '_CLOCKS = ("now()",',
         '_CLOCKS = ("now()", "statement_timestamp()",',
@@ -132,7 +132,7 @@ BREAKS = [
     ),
     Break(
         "a range has no end",
-        "6: a retry replays exactly that range",
+        "lemma 23: a retry replays exactly that range",
         "sources/postgres.py",
         """where = f"{ordering} <= {literal(until)}::{kind}\"""",
         """where = "true\"""",
@@ -140,7 +140,7 @@ BREAKS = [
     ),
     Break(
         "records that a broker has deleted are passed over",
-        "1: limits by number of records are refused",
+        "lemma 2: limits by number of records are refused",
         "sources/kafka.py",
         "        if not self._skips:",
         "        if False:",
@@ -148,7 +148,7 @@ BREAKS = [
     ),
     Break(
         "one value that cannot be decoded hides the others",
-        "2: an expression that fails on a row yields NULL",
+        "lemma 3: an expression that fails on a row yields NULL",
         "sources/kafka.py",
         "        return pa.array([_utf8(value) for value in values], pa.string())",
         "        return pa.nulls(len(values), pa.string())",
@@ -156,7 +156,7 @@ BREAKS = [
     ),
     Break(
         "the end of lines is guessed",
-        "2: the row query maps each input row by itself",
+        "lemma 3: the row query maps each input row by itself",
         "sources/files.py",
         " new_line = '\\\\n')",
         " )",
@@ -164,7 +164,7 @@ BREAKS = [
     ),
     Break(
         "times out of range are read",
-        "2: an expression that fails on a row yields NULL, never an abort",
+        "lemma 3: an expression that fails on a row yields NULL, never an abort",
         "sources/columns.py",
         "if _MOMENT.fullmatch(kind) and checked:",
         "if False:",
@@ -172,7 +172,7 @@ BREAKS = [
     ),
     Break(
         "hours out of range are read",
-        "2: an expression that fails on a row yields NULL, never an abort",
+        "lemma 3: an expression that fails on a row yields NULL, never an abort",
         "sources/columns.py",
         'if kind.upper() == "TIME":',
         "if False:",
@@ -180,7 +180,7 @@ BREAKS = [
     ),
     Break(
         "a line of any length is collected",
-        "2: the row query maps each input row by itself",
+        "lemma 3: the row query maps each input row by itself",
         "sources/standard_input.py",
         "begun += first[: _LINE_BYTES - len(begun)]",
         "begun += first",
@@ -188,7 +188,7 @@ BREAKS = [
     ),
     Break(
         "a line of any length is read",
-        "2: the row query maps each input row by itself",
+        "lemma 3: the row query maps each input row by itself",
         "sources/standard_input.py",
         'bytes(line) + b"\\n" if len(line) < _LINE_BYTES else b""',
         'bytes(line) + b"\\n"',
@@ -196,7 +196,7 @@ BREAKS = [
     ),
     Break(
         "a file's cut is its name alone",
-        "1: a range is decided at the grid time, contents and all",
+        "lemma 2: a range is decided at the grid time, contents and all",
         "sources/files.py",
         "        if found != file:\n            raise _unusable",
         "        if False:\n            raise _unusable",
@@ -204,7 +204,7 @@ BREAKS = [
     ),
     Break(
         "any spool of the right name is read",
-        "1: a trigger that is run again reads the same records",
+        "lemma 23: a trigger that is run again reads the same records",
         "sources/spool.py",
         'if data is None or digest([data]) != offsets["digest"]:',
         "if data is None:",

@@ -12,7 +12,7 @@ SHARD_COUNT = TASKS + "test_missing_and_doubled_shards_are_refused"
 BREAKS = [
     Break(
         "records in Spark's order",
-        "6: a retry writes the same bytes",
+        "lemma 23: a retry writes the same bytes",
         "engines/spark/tasks.py",
         "by_id = np.lexsort(records.unit.T)",
         "by_id = np.arange(len(records.shard_hash))",
@@ -20,7 +20,7 @@ BREAKS = [
     ),
     Break(
         "groups in Spark's order",
-        "6: a retry writes the same bytes",
+        "lemma 23: a retry writes the same bytes",
         "engines/spark/tasks.py",
         "order = np.lexsort((last_vote_step, window, *key.T))",
         "order = np.arange(len(window))",
@@ -28,7 +28,7 @@ BREAKS = [
     ),
     Break(
         "an attempt goes on from the one before",
-        "8: noise indexed by batches; a unit counted twice",
+        "lemma 23: noise indexed by batches; a unit counted twice",
         "engines/spark/tasks.py",
         "if at >= self._trigger:",
         "if False:",
@@ -36,7 +36,7 @@ BREAKS = [
     ),
     Break(
         "a worker that does not know what was selected",
-        "2: bounding is the same on every engine",
+        "lemma 7: bounding is the same on every engine",
         "engines/spark/tasks.py",
         "selected = worker.selected()",
         "selected: dict[int, Table] = {}",
@@ -44,7 +44,7 @@ BREAKS = [
     ),
     Break(
         "a driver that forgets what was selected",
-        "2: bounding is the same whatever happens to the process",
+        "lemma 7: bounding is the same whatever happens to the process",
         "engines/spark/engine.py",
         "selected = self.journal.load_selected()",
         "selected: dict[int, Table] = {}",
@@ -52,7 +52,7 @@ BREAKS = [
     ),
     Break(
         "a failed attempt's table is kept",
-        "8: a unit counted twice in an instance",
+        "lemma 5: a unit counted twice in an instance",
         "engines/spark/tasks.py",
         "self._held.pop(name, (0, None))",
         "self._held.get(name, (0, None))",
@@ -60,7 +60,7 @@ BREAKS = [
     ),
     Break(
         "stragglers are let in",
-        "6: every trigger goes on from the one before",
+        "lemma 23: every trigger goes on from the one before",
         "engines/spark/tasks.py",
         "if manifest.trigger != task.committed:",
         "if False:",
@@ -68,7 +68,7 @@ BREAKS = [
     ),
     Break(
         "a worker with another state is let in",
-        "6: another instance is refused",
+        "lemma 23: another instance is refused",
         "engines/spark/tasks.py",
         "if created is None or created.secret.instance.hex() != task.instance:",
         "if created is None:",
@@ -76,7 +76,7 @@ BREAKS = [
     ),
     Break(
         "an executor's secret is not looked at",
-        "6: one secret for a pipeline instance",
+        "lemma 21: one secret for a pipeline instance",
         "engines/spark/tasks.py",
         "if secret_check(Secret(key, bytes.fromhex(task.instance))) != task.secret_check:",
         "if False:",
@@ -84,7 +84,7 @@ BREAKS = [
     ),
     Break(
         "an older batch taken for the committed one",
-        "6: equal noise is safe only on equal input",
+        "lemma 23: equal noise is safe only on equal input",
         "engines/spark/batch_source.py",
         "        self._check(known, self._number)\n",
         "",
@@ -92,7 +92,7 @@ BREAKS = [
     ),
     Break(
         "a batch of another checkpoint",
-        "6: a retry replays exactly that range",
+        "lemma 23: a retry replays exactly that range",
         "engines/spark/batch_source.py",
         'known != {"batch": batch, "checkpoint": self._checkpoint}',
         'known["batch"] != batch',
@@ -100,7 +100,7 @@ BREAKS = [
     ),
     Break(
         "limits on a batch of Spark",
-        "8: batches by count",
+        "lemma 2: batches by count",
         "engines/spark/check_plan.py",
         "        if limits:\n",
         "        if False:\n",
@@ -108,7 +108,7 @@ BREAKS = [
     ),
     Break(
         "records of another shard are let in",
-        "2: all records of a unit are bounded together",
+        "lemma 5: all records of a unit are bounded together",
         "engines/spark/tasks.py",
         "if (records.shard_hash % worker.shards != shard).any():",
         "if False:",
@@ -116,7 +116,7 @@ BREAKS = [
     ),
     Break(
         "a shard that did not run",
-        "1: every grid trigger runs, and all of it",
+        "lemma 1: every grid trigger runs, and all of it",
         "engines/spark/engine.py",
         "if set(logs) != expected:",
         "if False:",
@@ -124,7 +124,7 @@ BREAKS = [
     ),
     Break(
         "a shard that ran twice",
-        "6: a trigger happens once",
+        "lemma 23: a trigger happens once",
         "engines/spark/engine.py",
         "if name in logs:",
         "if False:",
@@ -132,7 +132,7 @@ BREAKS = [
     ),
     Break(
         "shards without records do not run",
-        "1: every grid trigger runs, with or without records",
+        "lemma 1: every grid trigger runs, with or without records",
         "engines/spark/engine.py",
         ".unionByName(wakes, allowMissingColumns=True)",
         "",
@@ -140,7 +140,7 @@ BREAKS = [
     ),
     Break(
         "Spark skips rows by a file's statistics",
-        "2: a row query sees one row at a time",
+        "lemma 3: a row query sees one row at a time",
         "engines/spark/session.py",
         '"spark.sql.parquet.filterPushdown": "false"',
         '"spark.sql.parquet.filterPushdown": "true"',
@@ -148,7 +148,7 @@ BREAKS = [
     ),
     Break(
         "a stream's files are skipped by their statistics",
-        "2: a row query sees one row at a time",
+        "lemma 3: a row query sees one row at a time",
         "engines/spark/check_plan.py",
         "    if pushed and skipping and any",
         "    if False and any",
@@ -156,7 +156,7 @@ BREAKS = [
     ),
     Break(
         "batches are taken an interval too early",
-        "1: which trigger a record belongs to follows from its arrival",
+        "lemma 2: which trigger a record belongs to follows from its arrival",
         "engines/spark/foreach_batch.py",
         "        if early and not engine.finished:",
         "        if False:",
@@ -164,7 +164,7 @@ BREAKS = [
     ),
     Break(
         "times in the zone of the user's session",
-        "1: a record's window follows from its own timestamp",
+        "lemma 4: a record's window follows from its own timestamp",
         "engines/spark/files.py",
         'without_zone_sql(_name(column)) if stored == "TIMESTAMP" else value',
         "value",
@@ -172,7 +172,7 @@ BREAKS = [
     ),
     Break(
         "Python functions before the query",
-        "2: a row query sees one row at a time",
+        "lemma 3: a row query sees one row at a time",
         "engines/spark/check_plan.py",
         "    if python:\n",
         "    if False:\n",
@@ -180,7 +180,7 @@ BREAKS = [
     ),
     Break(
         "subqueries before the query",
-        "2: a row query sees frozen public tables alone",
+        "lemma 3: a row query sees frozen public tables alone",
         "engines/spark/check_plan.py",
         "    if nested:\n",
         "    if False:\n",
@@ -188,7 +188,7 @@ BREAKS = [
     ),
     Break(
         "limits on a batch by names that few know",
-        "8: batches by count",
+        "lemma 2: batches by count",
         "engines/spark/check_plan.py",
         "(max|min)[\\w-]*per|per-?(micro-?)?batch",
         "(max|min)(files|bytes|offsets)per",
@@ -196,7 +196,7 @@ BREAKS = [
     ),
     Break(
         "a join of Spark copies a list into each of its rows",
-        "2: the row query maps each row by itself",
+        "lemma 3: the row query maps each row by itself",
         "sql/spark/rows.py",
         'if kind in ("SEMI", "ANTI") or (side == "LEFT" and conditions != ["TRUE"]):',
         "if False:",
@@ -204,7 +204,7 @@ BREAKS = [
     ),
     Break(
         "Spark reads the files there are now",
-        "1: which trigger a record belongs to follows from when it arrived",
+        "lemma 2: which trigger a record belongs to follows from when it arrived",
         "engines/spark/files.py",
         "        files = unchanged_files(offsets)\n",
         "        files = unchanged_files(self.cut(self.initial_offset(), None))"

@@ -11,7 +11,7 @@ ROWS = "engines/test_rows.py::"
 BREAKS = [
     Break(
         "columns without a name have no place",
-        "2: the unit is a column of the stream's own row",
+        "lemma 3: the unit is a column of the stream's own row",
         "sql/rows.py",
         "given = [column.lower() for column, _ in found] if found else list(relation.columns)",
         "given = list(relation.columns)",
@@ -19,7 +19,7 @@ BREAKS = [
     ),
     Break(
         "of two columns of one name the last counts",
-        "2: the unit is a column of the stream's own row",
+        "lemma 3: the unit is a column of the stream's own row",
         "sql/rows.py",
         "columns[name.lower()] = columns.get(name.lower(), frozenset()) | origin",
         "columns[name.lower()] = origin",
@@ -27,7 +27,7 @@ BREAKS = [
     ),
     Break(
         "a period by any timestamp",
-        "1: a unit's period comes from the row's own timestamp",
+        "lemma 3: a unit's period comes from the row's own timestamp",
         "sql/groups.py",
         "if options.period_us is not None and scope.origins(node) != frozenset([STREAM]):",
         "if False:",
@@ -35,7 +35,7 @@ BREAKS = [
     ),
     Break(
         "a function that reads files",
-        "2: the row query sees one row at a time",
+        "lemma 3: the row query sees one row at a time",
         "sql/functions.py",
         '    "json_serialize_plan",',
         "    #",
@@ -43,7 +43,7 @@ BREAKS = [
     ),
     Break(
         "letters do not matter",
-        "6: the fingerprint covers whatever shapes units",
+        "lemma 21: the fingerprint covers whatever shapes units",
         "sql/canonical_form.py",
         'identifier.set("quoted", True)',
         'identifier.set("this", identifier.name.lower()); identifier.set("quoted", True)',
@@ -51,7 +51,7 @@ BREAKS = [
     ),
     Break(
         "a list of any length is unnested",
-        "2: one row cannot exhaust the memory and stop the run",
+        "lemma 3: one row cannot exhaust the memory and stop the run",
         "sql/rows.py",
         "return safe(exp.Case(ifs=[exp.If(this=short, true=node.copy())]))",
         "return safe(node)",
@@ -59,7 +59,7 @@ BREAKS = [
     ),
     Break(
         "each UNNEST may make as many rows as all",
-        "2: one row cannot exhaust the memory and stop the run",
+        "lemma 3: one row cannot exhaust the memory and stop the run",
         "sql/rows.py",
         "int(ROWS_MAX ** (1 / max(unnests, 1)) + 1e-9)",
         "ROWS_MAX",
@@ -67,7 +67,7 @@ BREAKS = [
     ),
     Break(
         "keys of any length",
-        "2: one row cannot exhaust the memory and stop the run",
+        "lemma 3: one row cannot exhaust the memory and stop the run",
         "sql/sink.py",
         "        if kind in _LONG\n",
         '        if kind == "BLOB"\n',
@@ -75,7 +75,7 @@ BREAKS = [
     ),
     Break(
         "a row says how long a result is",
-        "2: one row cannot exhaust the memory and stop the run",
+        "lemma 3: one row cannot exhaust the memory and stop the run",
         "sql/row_limits.py",
         "return _is_constant(arguments[:1]) or _is_limited",
         "return True or _is_limited",
@@ -83,7 +83,7 @@ BREAKS = [
     ),
     Break(
         "operators by their names as functions",
-        "2: one row cannot end the process",
+        "lemma 3: one row cannot end the process",
         "sql/functions.py",
         "if not _FUNCTION.fullmatch(name):",
         "if False:",
@@ -91,7 +91,7 @@ BREAKS = [
     ),
     Break(
         "a long text ends a Spark task",
-        "2: one row cannot end the process",
+        "lemma 3: one row cannot end the process",
         "sql/spark/cells.py",
         '_DIGITS = "[0-9]([0-9_]*[0-9])?"',
         '_DIGITS = "[0-9]+(_[0-9]+)*"',
@@ -99,7 +99,7 @@ BREAKS = [
     ),
     Break(
         "rows of a file skipped by its statistics",
-        "2: the row query maps each input row by itself",
+        "lemma 3: the row query maps each input row by itself",
         "sql/rows.py",
         "if left == right and all(side.find(exp.Column) for side in sides):",
         "if left == right:",
@@ -107,7 +107,7 @@ BREAKS = [
     ),
     Break(
         "times out of range are made",
-        "2: an expression that fails on a row yields NULL, never an abort",
+        "lemma 3: an expression that fails on a row yields NULL, never an abort",
         "sql/functions.py",
         "if name in _UNCHECKED_TIMES and len(arguments) <= 1:",
         "if name in _UNCHECKED_TIMES and len(arguments) < 1:",
@@ -115,7 +115,7 @@ BREAKS = [
     ),
     Break(
         "a time zone may be a column",
-        "2: an expression that fails on a row yields NULL, never an abort",
+        "lemma 3: an expression that fails on a row yields NULL, never an abort",
         "sql/functions.py",
         'if method or any(below.get("class") == "COLUMN_REF" for below in nodes_of(constant)):',
         "if method:",
@@ -123,7 +123,7 @@ BREAKS = [
     ),
     Break(
         "constants are not tried out",
-        "2: an expression that fails on a row yields NULL, never an abort",
+        "lemma 3: an expression that fails on a row yields NULL, never an abort",
         "sql/sink.py",
         "        expressions.binder.try_out(query)\n",
         "",
@@ -131,7 +131,7 @@ BREAKS = [
     ),
     Break(
         "sources that share records only through a third are counted apart",
-        "3: what several pipelines spend adds up",
+        "lemma 25: what several pipelines spend adds up",
         "sql/overlap.py",
         "groups = [kept if group == merged else group for group in groups]",
         "groups[later] = kept",
@@ -139,7 +139,7 @@ BREAKS = [
     ),
     Break(
         "one file under two names is taken for two",
-        "3: what several pipelines spend adds up",
+        "lemma 25: what several pipelines spend adds up",
         "sql/overlap.py",
         "base = os.path.realpath(os.path.join(folder, *plain))",
         'base = "/".join(plain)',
@@ -147,7 +147,7 @@ BREAKS = [
     ),
     Break(
         "the number of rows decides where a join keeps the stream",
-        "2: the row query maps each row by itself",
+        "lemma 3: the row query maps each row by itself",
         "sql/database.py",
         '    "column_lifetime",',
         '    "column_lifetime", "build_side_probe_side", "join_order",',
@@ -155,7 +155,7 @@ BREAKS = [
     ),
     Break(
         "a list is copied into each of its rows",
-        "2: the row query maps each row by itself",
+        "lemma 3: the row query maps each row by itself",
         "sql/rows.py",
         "item = exp.Lateral(this=elements, alias=alias.copy() if alias else None)",
         "item = exp.Unnest(expressions=[element.this.this], alias=alias and alias.copy())",
@@ -163,7 +163,7 @@ BREAKS = [
     ),
     Break(
         "an INTERVAL loses its value beside a failing row",
-        "2: no row decides what happens to another",
+        "lemma 3: no row decides what happens to another",
         "sql/compile.py",
         'if _has_nested_interval(column.args["kind"]):',
         "if False:",
