@@ -51,7 +51,6 @@ def test_pieces_and_early_bounding_change_no_release(stream: Stream, piece: int,
 def test_one_unit_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """32 kB of one unit become 32 MB; the trigger may hold 4 MB, and runs."""
     monkeypatch.setattr(base, "BATCH_BYTES_MAX", 4 << 20)
-    monkeypatch.setattr(module, "BATCH_BYTES_MAX", 4 << 20)
     monkeypatch.setattr(module, "PIECE_BYTES", 1 << 20)
     sql = (
         "CREATE SOURCE s (unit TEXT, k TEXT, l INTEGER[]) WITH (connector = 'files',"
