@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from dpsqlp.core import Core
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.plan import Plan
-from dpsqlp.sources.size import BATCH_BYTES_MAX, check_size
+from dpsqlp.sources import size as sizes
 from dpsqlp.stages.batch import MicroBatch, Records
 from dpsqlp.stages.bound import bound
 from dpsqlp.tables.units import UnitTable
@@ -42,14 +42,14 @@ def admit_batches(
 ) -> tuple[int, Records]:
     """The number of rows, and the records that may count at a trigger."""
     rows, held = 0, [core.admit(_no_rows(core.plan), trigger)]
-    limit = min(_HELD_BYTES, BATCH_BYTES_MAX)
+    limit = min(_HELD_BYTES, sizes.BATCH_BYTES_MAX)
     for piece in in_pieces(batches):
         rows += piece.num_rows
         held.append(_shortened(core.admit(micro_batch(piece), trigger)))
         if sum(map(_size, held)) > limit:
             held = [_bounded(core.plan, _concatenated(held))]
-            size = check_size(_size(held[0]))
-            limit = min(max(_HELD_BYTES, 2 * size), BATCH_BYTES_MAX)
+            size = sizes.check_size(_size(held[0]))
+            limit = min(max(_HELD_BYTES, 2 * size), sizes.BATCH_BYTES_MAX)
     return rows, _concatenated(held)
 
 
