@@ -154,7 +154,7 @@ def calls(each: int, every: bool, seed: int) -> Iterator[Call]:
     for name, overloads in itertools.groupby(catalogue(), key=lambda entry: entry[0]):
         if name.startswith(ALIKE) and name not in ALIKE_SOME and not every:
             continue
-        quoted, found = '"' + name.replace('"', '""') + '"', set()
+        quoted, found = '"' + name.replace('"', '""') + '"', set[Call]()
         given = list(overloads)
         for attempt in range(each * 30):
             chosen = arguments(given[attempt % len(given)][1], dice)
@@ -270,7 +270,8 @@ def rows_of(evaluating: RowQuery) -> list[str]:
 
 def check_released(batch: Sequence[Call], folder: Path, seed: int) -> None:
     """Compare what is released with hostile rows and without."""
-    others, outcomes = [f"u{number}" for number in range(30)], []
+    others: list[str | None] = [f"u{number}" for number in range(30)]
+    outcomes = []
     for name, units in {"without": others, "with": [*others, *[None] * ROWS]}.items():
         (folder / name).mkdir(parents=True)
         pq.write_table(rows(units, batch, random.Random(seed)), folder / name / "a.parquet")

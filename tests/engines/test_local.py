@@ -6,6 +6,7 @@ import io
 import random
 import threading
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,7 @@ class Pushing:
 
     def __init__(self, folder: Path, sql: str, arrivals: Sequence[tuple[int, Sequence[Record]]]):
         self.clock = FakeClock(
-            START + 1, [(at, lambda given=given: self.push(given)) for at, given in arrivals]
+            START + 1, [(at, partial(self.push, given)) for at, given in arrivals]
         )
         self.engine = made(folder, sql, clock=self.clock)
 

@@ -28,7 +28,7 @@ from dpsqlp.errors import DpsqlpError, PlanError, SourceError, UnavailableError
 from dpsqlp.sources.avro import AvroDecoder, _column
 from dpsqlp.sources.base import declared_schema
 from dpsqlp.sources.kafka import KafkaSource
-from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.query import OptionValue, SourceDef
 from kafka.broker import PASSWORD, USER, Broker, Registry
 from support.pipelines import at
 from support.ports import free_ports
@@ -37,7 +37,7 @@ from support.processes import WAIT_SECONDS
 COLUMNS = (("unit", "TEXT"), ("k", "BIGINT"), ("ts", "TIMESTAMP"))
 
 
-def made(broker: Broker, topic: str, folder: Path = Path(), **options: Any) -> KafkaSource:
+def made(broker: Broker, topic: str, folder: Any = Path(), **options: Any) -> KafkaSource:
     given = {"connector": "kafka", "brokers": broker.address, "topic": topic}
     named = {name.replace("__", "."): value for name, value in options.items()}
     return KafkaSource(SourceDef("s", COLUMNS, given | named), folder)
@@ -307,7 +307,8 @@ def test_a_partition_that_is_not_listed_for_a_moment_is_not_read_again(
 
 def test_the_position_of_another_source_is_refused(broker: Broker, topic: str) -> None:
     source = made(broker, topic)
-    for position in (None, {"taken": []}, {"table": "t", "column": "id", "after": "3"}):
+    others: list[Any] = [None, {"taken": []}, {"table": "t", "column": "id", "after": "3"}]
+    for position in others:
         with pytest.raises(SourceError, match="connector it had"):
             planned(source, position, 1)
     source.close()
@@ -722,7 +723,7 @@ def test_a_package_that_is_missing(
 
 
 def test_columns_that_json_cannot_have() -> None:
-    options = {"connector": "kafka", "brokers": "b", "topic": "t"}
+    options: dict[str, OptionValue] = {"connector": "kafka", "brokers": "b", "topic": "t"}
     with pytest.raises(PlanError, match="read from JSON"):
         KafkaSource(SourceDef("s", (("x", "BIT"),), options), Path())
 

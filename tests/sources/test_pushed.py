@@ -168,7 +168,7 @@ def test_a_line_without_end_takes_neither_time_nor_memory(tmp_path: Path) -> Non
     stream = Endless(1 << 30)
     tracemalloc.start()
     try:
-        source = StandardInput(SOURCE, LocalStorage(tmp_path), lambda: 0, stream)
+        source = StandardInput(SOURCE, LocalStorage(tmp_path), lambda: 0, stream)  # type: ignore[arg-type]
         assert source.ended.wait(WAIT_SECONDS)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:

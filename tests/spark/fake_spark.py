@@ -43,7 +43,7 @@ class Executors:
         self, worker: dict[Any, Any], task: tasks.Task, shard: int, batches: Batches
     ) -> Batches:
         """A task, on this worker."""
-        tasks._WORKERS, tasks._partition = worker, lambda: shard  # type: ignore[assignment]
+        tasks._WORKERS, tasks._partition = worker, lambda: shard
         return list(task(iter(batches)))  # type: ignore[operator]
 
     def home(self, unit: int, shards: int) -> int:
@@ -63,7 +63,7 @@ class Executors:
     def cut(self, rows: pa.Table) -> Batches:
         """Rows in some batches."""
         size = self.dice.randint(1, 50) if self.dice else max(1, len(rows))
-        return rows.combine_chunks().to_batches(size)
+        return list(rows.combine_chunks().to_batches(size))
 
 
 @dataclass(frozen=True)
