@@ -1,7 +1,7 @@
-"""Speed of the core on one core: one JSON object per line.
+"""Speed of the core in one thread. One JSON object per line.
 
-One process, one thread, warm kernels. Work is cut into batches and the median batch is reported,
-since a shared machine is slow now and then. `--quick` shrinks the tables, for a look.
+Kernels are warm. Work is divided into batches and the median batch is reported, since a shared
+machine is slow at times. `--quick` uses small tables.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def seconds(action: Callable[..., Any], *arguments: Any) -> float:
 
 
 def plan(triggers: int) -> Plan:
-    """The synthetic workload's query at its best options: COUNT(*) per key."""
+    """The query of the synthetic day with its best options: COUNT(*) per key."""
     mechanism = fit_blt(triggers)
     caps = ContributionBounds(32, 1, 8)
     calibration = calibrate(
@@ -100,7 +100,7 @@ def bench_advance(triggers: int, keys: int) -> None:
     numbers = np.arange(keys)
 
     def run(table: KeyTable, numbers: np.ndarray, index: int) -> float:
-        """Seconds of the median tenth, times ten."""
+        """Ten times the seconds of the median tenth."""
         parts = [groups(pipeline, part) for part in np.array_split(numbers, 10)]
         times = [
             seconds(advance, pipeline.plan, pipeline.noises, table, part, 0, index)
@@ -124,7 +124,7 @@ def bench_advance(triggers: int, keys: int) -> None:
 
 def bench_bound(units: int, batches: int, records: int) -> None:
     pipeline = Core(plan(100), SECRET)
-    dice = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     table = UnitTable()
     per_fill = 1_000_000
     kept = 0
@@ -137,10 +137,10 @@ def bench_bound(units: int, batches: int, records: int) -> None:
 
     for begin in range(0, units, per_fill):
         numbers = np.arange(begin, min(begin + per_fill, units))
-        run(numbers, dice.integers(0, 10**6, len(numbers)), 1)
+        run(numbers, rng.integers(0, 10**6, len(numbers)), 1)
     times = []
     for trigger in range(2, batches + 2):
-        numbers, keys = dice.integers(0, units, records), dice.integers(0, 10**6, records)
+        numbers, keys = rng.integers(0, units, records), rng.integers(0, 10**6, records)
         times.append(seconds(run, numbers, keys, trigger))
     pairs = int(table.rows["pairs"][: len(table)].astype(np.int64).sum())
     slab = table.slab[: table.slab_used[0]].nbytes
@@ -158,7 +158,7 @@ def bench_bound(units: int, batches: int, records: int) -> None:
 
 def bench_trigger(sizes: list[int], touched: int) -> None:
     """A whole trigger (admit to releases) on tables of growing size."""
-    dice = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     median = []
     for size in sizes:
         pipeline, state = Core(plan(10), SECRET), State()
@@ -171,7 +171,7 @@ def bench_trigger(sizes: list[int], touched: int) -> None:
         for trigger in range(2, 11):
             state.trigger = trigger - 1
             arrived = batch(
-                dice.integers(0, 10**6, touched), dice.choice(size, touched, replace=False)
+                rng.integers(0, 10**6, touched), rng.choice(size, touched, replace=False)
             )
             times.append(seconds(pipeline.run, state, arrived, trigger))
         median.append(float(np.median(times)))

@@ -1,10 +1,10 @@
-"""The page with 100,000 keys and 100 triggers, and what watching costs a pipeline.
+"""The dashboard with 100,000 keys and 100 triggers, and its cost to a pipeline.
 
-    first_view   from the address to the first rows in Chromium, the server just started; then the
-                 JavaScript heap after every view was opened and pages were turned
-    api          milliseconds of an answer, never asked before and asked again
-    trigger      seconds of a trigger of a pipeline that replays a day as fast as it goes, with the
-                 page beside it to by itself: without requests, and with 100 per second
+    first_view   time to the first rows in Chromium after the server started; then the JavaScript
+                 heap after every view was opened and pages were turned
+    api          milliseconds of a response, the first time and again
+    trigger      seconds of a trigger of a pipeline that replays a day as fast as possible, with and
+                 without a dashboard: without requests, and with 100 per second
 
 One JSON object per line.
 """
@@ -37,7 +37,7 @@ import pyarrow as pa
 from pipeline import SECONDS, SQL, TRIGGERS
 
 if TYPE_CHECKING:
-    from dpsqlp.dashboard.attach import Watching
+    from dpsqlp.dashboard.attach import Dashboard
     from dpsqlp.engines.engine import Engine
 
 SCRIPT = """
@@ -51,8 +51,8 @@ EMIT EVERY INTERVAL 864 SECONDS ON EVENT TIME FROM TIMESTAMP '2024-01-01' TO TIM
 """
 DAY_US = 1_704_067_200_000_000  # 2024-01-01
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-BLOCK = 25  # triggers, some seconds: the page looks for news every two
-VIEWS = {"windows": "table.beside tbody tr", "promise": ".chart canvas", "health": "dl"}
+BLOCK = 25  # triggers, some seconds: the dashboard polls every two
+VIEWS = {"windows": "table.compared tbody tr", "privacy": ".chart canvas", "health": "dl"}
 
 
 def say(**figures: Any) -> None:
@@ -60,20 +60,20 @@ def say(**figures: Any) -> None:
 
 
 def write_releases(state: Path, keys: int, triggers: int) -> None:
-    """What a run would have kept."""
-    from dpsqlp.dashboard.about import ABOUT, About
-    from dpsqlp.dashboard.archive import Kept
+    """An archive as a run would write it."""
+    from dpsqlp.dashboard.archive import ArchivingSink
+    from dpsqlp.dashboard.metadata import METADATA, Metadata
     from dpsqlp.sinks.base import Sink
     from dpsqlp.sql import compile_script, make_plan
 
     (sink,) = compile_script(SCRIPT).sinks
-    about = About.of("popular", sink.query, make_plan(sink.query), DAY_US)
+    metadata = Metadata.of("popular", sink.query, make_plan(sink.query), DAY_US)
 
     class Nowhere(Sink):
         def emit(self, trigger: int, release: pa.Table) -> None:
             pass
 
-    kept = Kept(Nowhere(), state, "popular")
+    kept = ArchivingSink(Nowhere(), state, "popular")
     dice = np.random.default_rng(1)
     names = pa.array([f"/archive/{n % 97:02d}/{n:07d}" for n in range(keys)]).sort()
     rate = dice.pareto(1.2, keys) + 1
@@ -81,13 +81,13 @@ def write_releases(state: Path, keys: int, triggers: int) -> None:
     end = pa.array(np.full(keys, DAY_US + 86_400_000_000), pa.timestamp("us"))
     for number in range(1, triggers + 1):
         views = np.rint(rate * number + dice.normal(0, 8, keys)).astype(np.int64)
-        trigger = about.schedule.first + number - 1
+        trigger = metadata.trigger_grid.first + number - 1
         columns = {"window_start": start, "window_end": end, "trigger": np.full(keys, trigger)}
         columns |= {"final": np.full(keys, number == triggers), "url": names, "views": views}
         kept.emit(trigger, pa.table(columns | {"views_sd": np.full(keys, 8.0)}))
     kept.close()
-    (kept.folder / ABOUT).write_bytes(about.describe())
-    kept.say("finished")
+    (kept.folder / METADATA).write_bytes(metadata.to_json())
+    kept.write_status("finished")
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def bench_api(state: Path) -> None:
             "keys, a search": f"{base}/keys?search=0042",
             "keys, by name": f"{base}/keys?order=key&direction=asc",
             "one key's course": f"{base}/key?id={row['id']}",
-            "beside": f"{base}/beside",
+            "compare": f"{base}/compare",
             "statement": f"{base}/statement",
             "health": f"{address}api/v1/health",
         }.items():
@@ -175,8 +175,8 @@ def bench_api(state: Path) -> None:
 
 
 def load(address: str, rate: int, asking: Any, ended: Any, counted: Any) -> None:
-    """As many people as requests per second who watch: each asks whether there is news, and for
-    a page, a search or a key when there is. In a process of its own, and nice: they sit elsewhere.
+    """Viewers with `rate` requests per second in total: each polls for news, and requests a page, a
+    search or a key. They run in a niced process, as if on other machines.
     """
     os.nice(19)
     host, port = address.removeprefix("http://").strip("/").split(":")
@@ -225,31 +225,31 @@ def children() -> set[int]:
     return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
 
 
-def make_engine(files: Path, work: Path, watching: Watching | None) -> Engine:
+def make_engine(files: Path, work: Path, watching: Dashboard | None) -> Engine:
     from dpsqlp.engines.script import open_engine
-    from dpsqlp.sinks.base import make_sink
+    from dpsqlp.sinks.factory import make_sink
     from dpsqlp.sql import compile_script
 
     text = SQL.format(files=files, output=work / "output", seconds=SECONDS)
     [sink] = compile_script(text).sinks
     output = make_sink(sink.name, sink.options, work)
     if watching is not None:
-        output = watching.kept(sink.name, output)
+        output = watching.archive(sink.name, output)
     return open_engine(
         sink, state=work / "state", secret=work / "secret", folder=work, output=output
     )
 
 
 def run_both(files: Path, rate: int) -> dict[str, Any]:
-    """The same day by two pipelines in turn, a block of triggers each, in the order 1 2 2 1: one by
-    itself, with the page's process stopped, and one with the page beside it and `rate` requests
-    per second. A machine that is slower for a while is slower for both.
+    """The same day by two pipelines, alternating blocks of triggers in the order 1 2 2 1: one with
+    the dashboard's process stopped, and one with the dashboard and `rate` requests per second. If
+    the machine is slow for a while, both are affected.
     """
-    from dpsqlp.dashboard.attach import Watching
+    from dpsqlp.dashboard.attach import Dashboard
 
     with tempfile.TemporaryDirectory() as folder:
         works = [Path(folder) / name for name in ("alone", "watched")]
-        watching = Watching(works[1] / "state", port=0)
+        watching = Dashboard(works[1] / "state", port=0)
         _, watched = engines = [
             make_engine(files, work, beside)
             for work, beside in zip(works, (None, watching), strict=True)
@@ -260,7 +260,7 @@ def run_both(files: Path, rate: int) -> dict[str, Any]:
         asked = rows = 0
         lasted = 0.0
         before = children()
-        with watching.opened({"counts": watched}) as address:
+        with watching.serve({"counts": watched}) as address:
             (page,) = children() - before
             urllib.request.urlopen(f"{address}api/v1/health").read()  # it is up
             asker = multiprocessing.Process(

@@ -1,6 +1,6 @@
-"""PostgreSQL on this machine: releases to a table, and records from one. One JSON object per line.
+"""PostgreSQL on this machine: writing releases, and reading records. One JSON object per line.
 
-A server of its own, in a temporary folder, with fsync on for the releases.
+The server is started in a temporary folder, with fsync on for the releases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from support.components import postgres_programs
 
 
 def release(trigger: int, rows: int) -> pa.Table:
-    """A key of text, a count and a sum."""
+    """Rows with a text key, a count and a sum."""
     return pa.table(
         {
             "window_start": pa.array([datetime(2024, 1, 1)] * rows, pa.timestamp("us")),
@@ -86,7 +86,7 @@ def bench_source(server: clusters.Cluster, rows: int) -> None:
     )
     options: dict[str, OptionValue] = {"dsn": server.dsn, "table": "events", "column": "id"}
     source = PostgresSource(SourceDef("s", columns, options))
-    taken = source.cut(source.begin(), GridTime(1, 0, 10.0))
+    taken = source.cut(source.initial_offset(), GridTime(1, 0, 10.0))
 
     def read() -> None:
         with connect() as database:
@@ -95,8 +95,12 @@ def bench_source(server: clusters.Cluster, rows: int) -> None:
             assert table.num_rows == rows
 
     say("postgres_read", rows, median_seconds(read, 5))
-    after = source.after(source.begin(), taken)
-    say("postgres_take", 1, median_seconds(lambda: source.cut(after, GridTime(2, 0, 10.0)), 20))
+    after = source.next_offset(source.initial_offset(), taken)
+
+    def cut() -> None:
+        source.cut(after, GridTime(2, 0, 10.0))
+
+    say("postgres_take", 1, median_seconds(cut, 20))
     source.close()
 
 

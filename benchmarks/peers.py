@@ -1,10 +1,10 @@
-"""dpsqlp beside the peers: PipelineDP and OpenDP, on the same data at the same (epsilon, delta).
+"""dpsqlp compared with PipelineDP and OpenDP, on the same data at the same (epsilon, delta).
 
 COUNT(*) per key with unknown keys over the paper's synthetic day, each unit bounded to 32 keys with
 one record each: once over the whole day, and at every trigger on all data so far, with the budget
-composed over the triggers; this again with the bound that then suits the peers best. DuckDB's plain
-GROUP BY is the speed reference. One JSON object per line, each measured in a process of its own;
-errors are against the true histogram before any bounding, unreleased keys counting as 0. `--save`
+composed over the triggers; the latter also with the bound that suits the peers best. DuckDB's plain
+GROUP BY is the speed reference. One JSON object per line, each measured in a process of its own.
+Errors are against the true histogram before any bounding; unreleased keys count as 0. `--save`
 writes docs/results/peers.json.
 """
 
@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the parent stays small: Linux counts its memory to its children's peak
+if TYPE_CHECKING:  # the parent stays small: a child's peak includes its parent's memory
     import pyarrow as pa
 
 EPSILON, DELTA = 6.0, 1e-9
@@ -51,8 +51,8 @@ EMIT EVERY INTERVAL {seconds} SECOND
 class PipelineDP:
     """PipelineDP on its local backend.
 
-    With one record per unit and key, COUNT is PRIVACY_ID_COUNT, of which post-aggregation
-    thresholding releases the keys and the counts with one Gaussian mechanism.
+    With one record per unit and key, COUNT equals PRIVACY_ID_COUNT, whose post-aggregation
+    thresholding releases keys and counts with one Gaussian mechanism.
     """
 
     package = "pipeline-dp"
@@ -127,7 +127,7 @@ class OpenDP:
         )
         query = (
             context.query()
-            .truncate_per_group(1, by=["key"], keep="first")  # records of a pair are all alike
+            .truncate_per_group(1, by=["key"], keep="first")  # all records of a pair are equal
             .truncate_per_group(self.contributions)
             .group_by("key")
             .agg(dp.len(signed=True).alias("n"))
@@ -173,7 +173,7 @@ def run_repeated(
 ) -> tuple[pa.Table, float]:
     """The last trigger's release, and seconds for all of them.
 
-    Only some triggers are run: of the others the time lies on a line between their neighbours'.
+    Only some triggers are run; the times of the others are interpolated.
     """
     import numpy as np
 

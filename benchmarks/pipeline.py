@@ -1,8 +1,8 @@
-"""The whole pipeline, from Parquet files to Parquet releases with durable state.
+"""The whole pipeline, from Parquet files to Parquet releases, with durable state.
 
-The paper's synthetic day, by default a tenth of it, through the private pipeline and through its
-non-private twin (`plain.py`), each in a process of its own; then the cost of a trigger on a small
-and on a large table of cold keys. One JSON object per line.
+The paper's synthetic day, by default a tenth of it, runs through the private pipeline and through
+its non-private twin (`plain.py`), each in a process of its own. Then a trigger is measured on a
+small and a large table of cold keys. One JSON object per line.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def bench_day(units: int, files: Path) -> None:
 
 
 def bench_cold_keys(sizes: list[int], touched: int) -> None:
-    """A trigger with its commit, the same micro-batch, on tables of cold keys."""
+    """The same micro-batch as a trigger, with its commit, on tables of cold keys."""
     from core import SECRET, batch, groups, plan
 
     from dpsqlp.core import Core, State
@@ -116,7 +116,7 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
 
     first = 0.0
     for size in sizes:
-        dice = np.random.default_rng(2)
+        rng = np.random.default_rng(2)
         pipeline, state = Core(plan(20), SECRET), State(1, 1)
         table = pipeline.new_key_table(0, 1)
         state.keys[0] = [table]
@@ -130,8 +130,8 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
             journal = Journal(storage, pipeline)
             times = []
             for trigger in range(2, 21):
-                keys = dice.choice(sizes[0], touched, replace=False)
-                arrived = batch(dice.integers(0, 10**6, touched), keys)
+                keys = rng.choice(sizes[0], touched, replace=False)
+                arrived = batch(rng.integers(0, 10**6, touched), keys)
                 begin_time = time.perf_counter()
                 step = pipeline.compute(state, pipeline.admit(arrived, trigger))
                 if trigger > 2:  # the first delta would hold the whole table

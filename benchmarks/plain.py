@@ -1,6 +1,6 @@
 """The non-private twin of the pipeline: the same reading, grouping, durable table and writing.
 
-A count per key, updated at every trigger: what the private pipeline would be without privacy.
+It counts records per key at every trigger, as the pipeline would without privacy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from dpsqlp.sinks.base import parquet
+from dpsqlp.sinks.formats import to_parquet
 from dpsqlp.state.arrays import digest, pack
 from dpsqlp.state.storage import LocalStorage
 from dpsqlp.tables.table import ID_FIELDS, Table
@@ -39,7 +39,7 @@ def run(files: Path, state: Path, output: Path, start: int, interval: int, trigg
         name = f"deltas/{trigger}"
         storage.put(name, delta)
         counts = pa.table({"key": groups.column("key"), "n": table.rows["count"][rows]})
-        release = parquet(counts)
+        release = to_parquet(counts)
         storage.put(f"releases/{trigger}", [release])
         manifest = {"trigger": trigger, "delta": [name, digest(delta)]}
         storage.put("manifest.json", [json.dumps(manifest).encode()])

@@ -1,9 +1,9 @@
-"""The Spark engine beside Spark's own non-private streaming count, in one run on one machine.
+"""The Spark engine compared with Spark's own non-private streaming count, on one machine.
 
-Both read the same Parquet files, one for each trigger, with about 250,000 keys in 600,000 records,
-and keep durable state: ours with bounding, selection and noise, Spark's `groupBy(key).count()` in
-its RocksDB store. Then the cost of a trigger on a small and on a large table of cold keys. Median
-triggers after the first few; one JSON object per line.
+Both read the same Parquet files, one per trigger, with about 250,000 keys in 600,000 records, and
+keep durable state: ours with bounding, selection and noise, Spark's `groupBy(key).count()` in its
+RocksDB store. Then a trigger is measured on a small and a large table of cold keys. Figures are of
+the median trigger after the first few; one JSON object per line.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def write(path: Path, trigger: int, units: np.ndarray, keys: np.ndarray) -> None
 
 def write_hot(folder: Path, first: int, last: int) -> float:
     """Triggers of hot keys; returns the mean number of keys in one."""
-    dice = np.random.default_rng(first)
+    rng = np.random.default_rng(first)
     distinct = []
     for trigger in range(first, last + 1):
-        keys = dice.integers(0, HOT_KEYS, RECORDS)
+        keys = rng.integers(0, HOT_KEYS, RECORDS)
         distinct.append(len(np.unique(keys)))
-        write(folder / f"{trigger:03d}.parquet", trigger, dice.integers(0, UNITS, RECORDS), keys)
+        write(folder / f"{trigger:03d}.parquet", trigger, rng.integers(0, UNITS, RECORDS), keys)
     return float(np.mean(distinct))
 
 
@@ -130,7 +130,7 @@ def bench_throughput(spark: Any, triggers: int) -> None:
 
 
 def bench_cold_keys(spark: Any, sizes: list[int], triggers: int) -> None:
-    """The same triggers after one that brought so many keys, run by the local engine."""
+    """The same triggers after one with this many keys, which the local engine ran."""
     first = 0.0
     for size in sizes:
         with tempfile.TemporaryDirectory() as work:

@@ -1,7 +1,7 @@
-"""The Kafka source beside a bare consumer that only decodes the same small JSON records.
+"""The Kafka source compared with a bare consumer that only decodes the same small JSON records.
 
-Both read a topic of one partition and one of four from a broker on this machine; the median of
-some turns each. One JSON object per line.
+Both read a topic of one partition and one of four from a broker on this machine. Figures are
+medians of several runs. One JSON object per line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from dpsqlp.clients.kafka import QUICK
+from dpsqlp.clients.kafka import FETCH_SETTINGS
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.kafka import KafkaSource
 from dpsqlp.sql.query import OptionValue, SourceDef
@@ -31,9 +31,9 @@ COLUMNS = (("url", "TEXT"), ("user_id", "TEXT"), ("ts", "TIMESTAMP"), ("dwell", 
 
 
 def fill(broker: Broker, topic: str, partitions: int, records: int) -> None:
-    dice = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     broker.create(topic, partitions)
-    pages, users = dice.integers(0, 1000, records), dice.integers(0, 100_000, records)
+    pages, users = rng.integers(0, 1000, records), rng.integers(0, 100_000, records)
     values = [
         {"url": f"/p/{page}", "user_id": f"u{user}", "ts": "2026-01-01 00:00:00", "dwell": 12.5}
         for page, user in zip(pages.tolist(), users.tolist(), strict=True)
@@ -44,7 +44,7 @@ def fill(broker: Broker, topic: str, partitions: int, records: int) -> None:
 
 def bare(broker: Broker, topic: str, partitions: int) -> int:
     settings = {"group.id": "bench", "enable.auto.commit": False, "enable.partition.eof": True}
-    consumer = Consumer(broker.client | settings | QUICK)
+    consumer = Consumer(broker.client | settings | FETCH_SETTINGS)
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     records, ended = 0, 0
     while ended < partitions:
@@ -66,7 +66,7 @@ def ours(broker: Broker, topic: str, partitions: int) -> int:
     }
     source = KafkaSource(SourceDef("s", COLUMNS, options), Path())
     with duckdb.connect() as database:
-        source.read(source.cut(source.begin(), GridTime(1, 0, 10.0)), database)
+        source.read(source.cut(source.initial_offset(), GridTime(1, 0, 10.0)), database)
         records = database.sql("SELECT count(dwell) FROM s").fetchall()[0][0]
     source.close()
     return int(records)

@@ -1,11 +1,11 @@
-"""The Python interface: open a query, feed it, read what it releases.
+"""The Python interface: open a query, feed it, read its releases.
 
     with dpsqlp.open("views.sql") as stream:
         stream.feed(frame)  # Arrow, pandas, Polars, or a dictionary of columns
         print(stream.trigger().table)
 
-Privacy contract: what is released is protected as `Stream.explain` says, whatever is fed. When
-`Stream.trigger` is called is not: decide it by the clock, never by looking at the records.
+Privacy contract: releases are protected as `Stream.explain` says, whatever is fed. The times at
+which `Stream.trigger` is called are not: choose them by the clock, never by looking at the records.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from dpsqlp.errors import (
     TriggerError,
     UnavailableError,
 )
-from dpsqlp.sinks.base import Sink, is_another, make_sink, release_digest
-from dpsqlp.sources.pushed import PushedSource, StandardInput, arrow_table
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.factory import make_sink
+from dpsqlp.sinks.published import other_release, release_digest
+from dpsqlp.sources.python_frames import PythonSource, arrow_table
 from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
 
 _SHOWN_ROWS = 20
@@ -47,18 +49,18 @@ def open(  # noqa: A001  read as dpsqlp.open
     tables: Mapping[str, Any] | None = None,
     threads: int = 2,
 ) -> Stream:
-    """Open a query given as text or as the path of an .sql file; go on if the state has begun.
+    """Open a query, given as text or as the path of an .sql file. An existing state is continued.
 
-    The state is a folder, the secret a file outside it that is made if there is none. They lie
-    beside an .sql file as `<stem>.state` and `<stem>.secret`; for text, say where. `sink` names
-    the sink where there are several; `tables` are public tables by name.
+    The state is a folder; the secret is a file outside it, made if it does not exist. By default
+    they lie beside the .sql file as `<stem>.state` and `<stem>.secret`; text needs `state`. `sink`
+    names the sink if the script has several. `tables` are public tables by name.
     """
     text, file = read_script(sql)
     if state is None:
         if file is None:
             raise StateError(
-                "What was spent must outlive the program, so the state needs a folder. Say where:"
-                " open(sql, state='views.state')."
+                "The privacy budget that was spent must outlive the program, so the state needs a"
+                " folder. Give it: open(sql, state='views.state')."
             )
         state = file.with_suffix(".state")
     state = Path(state)
@@ -80,7 +82,7 @@ def open(  # noqa: A001  read as dpsqlp.open
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Release:
-    """What one call released. `trigger` is the last trigger it ran; None if none was due."""
+    """The rows that one call released. `trigger` is the last that ran; None if none was due."""
 
     table: pa.Table
     trigger: int | None
@@ -132,7 +134,7 @@ class Stream:
     def feed(self, frame: Any) -> None:
         """Hand over records for the next trigger. Until it has run they are yours to keep."""
         source = self._check_open().source
-        if not isinstance(source, PushedSource) or isinstance(source, StandardInput):
+        if not isinstance(source, PythonSource):
             raise SourceError(
                 f"The source of {self.name} reads its records itself. To feed it, declare it with"
                 " connector = 'python'."
@@ -140,11 +142,11 @@ class Stream:
         source.push(frame)
 
     def trigger(self) -> Release:
-        """Run what is next, and return the rows it released.
+        """Run the triggers that are due, and return the rows they released.
 
-        Without a window, and on event time, the next trigger runs at once. With a window on the
-        clock every trigger that is due runs: missed ones empty, the last one on what was fed. A
-        release that a server did not take is published first.
+        Without a window, and on event time, the next trigger runs at once. With a window and the
+        clock, every trigger that is due runs: missed triggers run empty, the last one reads the fed
+        records. An unpublished release is sent first.
         """
         engine = self._check_open()
         if self.finished:
@@ -163,7 +165,7 @@ class Stream:
         return Release(pa.concat_tables([release.table for release in ran]), ran[-1].trigger)
 
     def run(self, frames: Iterable[Any] | None = None) -> list[Release]:
-        """Run files on event time to the end; or feed each frame and trigger after it."""
+        """Replay files on event time to the end; or feed frames, with a trigger after each."""
         if frames is not None:
             releases = []
             for frame in frames:
@@ -181,11 +183,11 @@ class Stream:
         return releases
 
     def releases(self) -> list[Release]:
-        """All releases of this session; after a restart, first the last one of the one before."""
+        """All releases of this session; after a restart, also the last release before it."""
         return [Release(table, trigger) for trigger, table in self._session.tables.items()]
 
     def explain(self) -> str:
-        """What is promised, in words."""
+        """The privacy guarantee, in words."""
         return explain_text(self.name, self._engine.query, self._engine.plan)
 
     @property
@@ -199,8 +201,8 @@ class Stream:
         return self._engine.finished
 
     def close(self) -> None:
-        """Let go of the state. Records fed since the last trigger are not kept."""
-        self._close("The stream is closed. Open it again: it goes on where it was.")
+        """Close the stream. Records fed since the last trigger are not kept."""
+        self._close("The stream is closed. Open it again: it continues where it was.")
 
     def __enter__(self) -> Stream:
         return self
@@ -213,13 +215,13 @@ class Stream:
         return f"Stream({self.name!r}, {closed}, finished={self.finished})"
 
     def _step(self, cut: int | None = None) -> Progress:
-        """One trigger, after the source was cut for `cut`, if that is a trigger to come.
+        """Run one trigger; if none is decided, cut the source for the trigger `cut` first.
 
-        A failure may leave memory ahead of the disk, so nothing goes on from it.
+        A failure may leave memory ahead of the disk, so the stream is closed then.
         """
         engine = self._engine
         if not self._stepping.acquire(blocking=False):
-            raise TriggerError("Another thread runs a trigger of this stream. Wait for it.")
+            raise TriggerError("Another thread is running a trigger of this stream. Wait for it.")
         try:
             if cut is not None and not engine.ready:
                 engine.cut(cut)
@@ -228,8 +230,8 @@ class Stream:
             raise
         except BaseException:
             self._close(
-                "A trigger failed. Open the stream again: a trigger that had begun is finished"
-                " first, with the records it had; feed those of later triggers again."
+                "A trigger failed. Open the stream again: a trigger that had begun runs first, with"
+                " the records it had. Feed the records of later triggers again."
             )
             raise
         finally:
@@ -247,7 +249,7 @@ class Stream:
 
 
 class _Session(Sink):
-    """A sink that remembers the session's releases and passes them on."""
+    """A sink that keeps the session's releases and passes them on."""
 
     def __init__(self, target: Sink | None) -> None:
         self._target = target
@@ -258,10 +260,10 @@ class _Session(Sink):
             self._target.open(pipeline, keys)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Remember a release, and pass it on."""
+        """Keep a release, and pass it on."""
         known = self.tables.setdefault(trigger, release)
         if release_digest(known) != release_digest(release):
-            raise is_another(trigger, "this session")
+            raise other_release(trigger, "this session")
         if self._target is not None:
             self._target.emit(trigger, release)
 
@@ -275,7 +277,7 @@ class _Session(Sink):
 
 
 def read_script(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:
-    """The text, and the file it is in if it is in one."""
+    """The text, and the file that it is from, if any."""
     if isinstance(sql, str) and ("\n" in sql or not sql.strip().lower().endswith(".sql")):
         return sql, None
     file = Path(sql)
@@ -295,7 +297,7 @@ def choose(sinks: tuple[SinkDef, ...], name: str | None) -> SinkDef:
 
 
 def _target(sink: SinkDef, folder: Path) -> Sink | None:
-    """Where releases go besides memory."""
+    """The sink for releases besides memory, if the script names one."""
     if sink.options.get("connector", "python") == "python":
         return None
     return make_sink(sink.name, sink.options, folder)

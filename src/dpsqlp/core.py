@@ -19,7 +19,7 @@ from dpsqlp.accounting.model import SELECTION
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.noise import Noise
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
@@ -35,7 +35,7 @@ from dpsqlp.tables.units import UnitTable
 
 @dataclass(frozen=True, slots=True)
 class TriggerRelease:
-    """What leaves at one trigger: rows sorted by (window, key bytes)."""
+    """The rows released at one trigger, sorted by (window, key bytes)."""
 
     trigger: int
     window: NDArray[np.int64]
@@ -54,7 +54,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TriggerResult:
-    """What a trigger did to each shard: its releases, and what its journal needs."""
+    """The effect of a trigger on each shard: changes for the journal, and releases."""
 
     trigger: int
     plan: Plan
@@ -112,16 +112,16 @@ class Core:
         return admit(self.plan, batch, trigger, self.units, self.keys, self.public)
 
     def compute(self, state: State, records: Records, each: Each = map) -> TriggerResult:
-        """Run one trigger and tell what it changed. `each` is map, or maps shards in threads."""
+        """Run one trigger. `each` is map, or maps shards in threads."""
         trigger = records.trigger
         _check_turn(self.plan, state, trigger)
 
         def by_unit(task: tuple[ShardId, UnitTable, Rows]) -> tuple[ShardId, Bounded, Groups]:
-            place, table, members = task
-            return place, *self.by_unit(table, records, members, state.selected)
+            shard_id, table, members = task
+            return shard_id, *self.by_unit(table, records, members, state.selected)
 
         tasks = list(_unit_tasks(self.plan, state, records))
-        units = list(each(by_unit, tasks))  # (period, shard), what was kept, its groups
+        units = list(each(by_unit, tasks))  # (period, shard), bounded records, their groups
         parts = [part for _, _, part in units]
 
         def by_key(task: tuple[ShardId, KeyTable]) -> tuple[ShardId, Groups, ShardRelease]:
@@ -130,26 +130,25 @@ class Core:
             return (window, shard), groups, self.by_key(table, groups, window, trigger)
 
         windows = list(self._key_tasks(state, trigger))
-        keys = list(each(by_key, windows))  # (window, shard), groups, what is released
+        keys = list(each(by_key, windows))  # (window, shard), groups, release
 
-        for (window, _), _, released in keys:
-            self.mark_selected(state.selected, window, released.selected)
-        state.trigger = trigger
-        _drop_closed(self.plan, state, trigger)
+        self.close_trigger(
+            state, trigger, ((window, part.selected) for (window, _), _, part in keys)
+        )
         return TriggerResult(
             trigger,
             self.plan,
-            groups={place: groups for place, groups, _ in keys},
-            units={place: bounded for place, bounded, _ in units},
-            keys={place: released for place, _, released in keys},
+            groups={shard_id: groups for shard_id, groups, _ in keys},
+            units={shard_id: bounded for shard_id, bounded, _ in units},
+            keys={shard_id: released for shard_id, _, released in keys},
         )
 
     def by_unit(
         self, table: UnitTable, records: Records, members: Rows, selected: Mapping[int, Table]
     ) -> tuple[Bounded, Groups]:
-        """Keep what the caps allow of a shard's records, with votes; group by (key, window).
+        """Bound the records of a shard's units, and group them by (key, window).
 
-        `selected` has the keys that were selected at the triggers before, by window.
+        `selected` holds the keys that earlier triggers have selected, by window.
         """
         already_selected = find_already_selected(selected, records, members)
         bounded = bound(self.plan, table, records, members, already_selected)
@@ -160,10 +159,22 @@ class Core:
         step = trigger - self.plan.windows.first(window)
         return advance(self.plan, self.noises, table, groups, window, step)
 
-    def mark_selected(self, selected: dict[int, Table], window: int, ids: Words) -> None:
-        """Remember the keys that a trigger selected: they need no more votes."""
+    def close_trigger(
+        self, state: State, trigger: int, selected: Iterable[tuple[int, Array128]]
+    ) -> None:
+        """The tail of a trigger: remember the keys that it selected, by window, which need no more
+        votes; drop the windows and periods that the next trigger does not have open.
+        """
         if self.plan.spares_votes:
-            selected.setdefault(window, Table()).insert(ids)
+            for window, ids in selected:
+                state.selected.setdefault(window, Table()).insert(ids)
+        state.trigger = trigger
+        windows = self.plan.windows.open(trigger + 1)
+        state.keys = {window: t for window, t in state.keys.items() if window in windows}
+        state.selected = {window: t for window, t in state.selected.items() if window in windows}
+        if self.plan.periods is not None:
+            periods = self.plan.periods.open(trigger + 1)
+            state.units = {period: t for period, t in state.units.items() if period in periods}
 
     def _key_tasks(self, state: State, trigger: int) -> Iterator[tuple[ShardId, KeyTable]]:
         """The keys of every open (window, shard)."""
@@ -181,7 +192,7 @@ class Core:
         return KeyTable(processes, [self.plan.mechanism.state_size] * processes)
 
     def new_key_table(self, shard: int, shards: int) -> KeyTable:
-        """A shard of a window that opens: its public keys are in it."""
+        """A shard of a window that opens, with its public keys."""
         table = self.empty_key_table()
         if self.public is not None:
             members = np.flatnonzero(key_shards(self.public_ids, shards) == shard)
@@ -215,16 +226,6 @@ def _unit_tasks(
             yield (period, shard), table, members
 
 
-def _drop_closed(plan: Plan, state: State, trigger: int) -> None:
-    """Forget windows and periods that the next trigger does not have open."""
-    windows = plan.windows.open(trigger + 1)
-    state.keys = {window: t for window, t in state.keys.items() if window in windows}
-    state.selected = {window: t for window, t in state.selected.items() if window in windows}
-    if plan.periods is not None:
-        periods = plan.periods.open(trigger + 1)
-        state.units = {period: t for period, t in state.units.items() if period in periods}
-
-
 def collect(
     plan: Plan,
     trigger: int,
@@ -232,7 +233,7 @@ def collect(
     key_text: Encoded,
     values: NDArray[np.int64],
 ) -> TriggerRelease:
-    """ShardRelease rows of all shards, in an order that does not come from state."""
+    """The released rows of all shards, in an order that does not come from state."""
     columns = pa.table({"window": window, "key": key_text.to_arrow()})
     order = pc.sort_indices(
         columns, sort_keys=[("window", "ascending"), ("key", "ascending")]

@@ -1,6 +1,6 @@
-"""Everything dpsqlp raises on purpose.
+"""The exceptions of dpsqlp.
 
-A message says the fact, what was got, and what to do. It never contains a record, a unit, an
+A message states the fact, what was got, and what to do. It never contains a record, a unit, an
 unreleased key or a true aggregate.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class DpsqlpError(Exception):
-    """Base of all errors that dpsqlp raises on purpose."""
+    """Base of all errors that dpsqlp raises."""
 
 
 class PlanError(DpsqlpError):
@@ -28,15 +28,15 @@ class StateError(DpsqlpError):
 
 
 class SourceError(DpsqlpError):
-    """Records that cannot be read, or not the same way again."""
+    """Records that cannot be read, or that have changed since they were read."""
 
 
 class SinkError(DpsqlpError):
-    """A release that could not be published. It is kept, and published at the next start."""
+    """A release that could not be published. It is stored, and sent at the next start."""
 
 
 class UnavailableError(DpsqlpError):
-    """A server that does not answer. Nothing is lost: the same call can be made again."""
+    """A server that does not answer. Nothing is lost: make the same call again."""
 
 
 class SecretError(DpsqlpError):
@@ -44,7 +44,7 @@ class SecretError(DpsqlpError):
 
 
 class SqlError(DpsqlpError):
-    """SQL that is not understood, or that asks for what cannot be promised.
+    """SQL that is not understood, or for which no guarantee can be given.
 
     `line` and `column` count from 1; `snippet` is the line with a caret below the place.
     """

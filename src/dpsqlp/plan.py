@@ -1,7 +1,7 @@
-"""The plan: every number that shapes data or noise, frozen, with a fingerprint.
+"""The plan: every number that data or noise depend on, frozen, with a fingerprint.
 
-A plan is made once, stored, and read back: nothing in it is ever computed again for a running
-pipeline, because another number would be other noise.
+A plan is computed once, stored, and read back. Nothing in it is computed again for a running
+pipeline, because a different number would give different noise.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ NOISE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class WindowSchedule:
-    """Public time. Item number n (a window, a period of units) is open at the grid triggers
-    n * stride + 1 .. n * stride + triggers; with no stride there is one item, number 0."""
+    """Public time. Item n (a window, or a period of units) is open at the grid triggers
+    n * stride + 1 .. n * stride + triggers; without a stride there is one item, number 0.
+    """
 
     triggers: int
     stride: int | None = None
 
     def __post_init__(self) -> None:
         if self.triggers < 1 or (self.stride is not None and self.stride < 1):
-            raise PlanError(f"A grid needs at least one trigger and a positive stride; got {self}.")
+            raise PlanError(
+                f"A window schedule needs at least one trigger and a positive stride; got {self}."
+            )
 
     def first(self, item: int) -> int:
         """The grid trigger before the item's trigger number 1."""
@@ -53,11 +56,11 @@ class WindowSchedule:
 class Plan:
     """One pipeline's frozen parameters."""
 
-    query: str  # what is computed, in words or SQL: part of the fingerprint
+    query: str  # the computation, in words or SQL: part of the fingerprint
     unit_kinds: tuple[str, ...]  # canonical kinds of the unit columns, see entropy.canonical
     key_kinds: tuple[str, ...]
     windows: WindowSchedule
-    periods: WindowSchedule | None  # None: a unit's state is kept for ever
+    periods: WindowSchedule | None  # None: a unit's state is kept forever
     release: ReleasePolicy
     caps: ContributionBounds
     mechanism: Mechanism
@@ -83,7 +86,7 @@ class Plan:
 
     @property
     def rounds(self) -> bool:
-        """Whether a key that was released is selected anew."""
+        """Whether a released key must be selected again."""
         return self.release == "threshold" and self.public_keys is None
 
     def open_periods(self, trigger: int) -> range:
@@ -92,8 +95,8 @@ class Plan:
 
     @property
     def spares_votes(self) -> bool:
-        """Whether a key that was selected needs no more votes: it stays so, and no column counts
-        them.
+        """Whether a selected key needs no more votes: it stays selected, and no column counts
+        votes.
         """
         kinds = {calibrated.process.kind for calibrated in self.calibration.processes}
         selects = self.public_keys is None and self.release == "every_trigger"
@@ -101,11 +104,11 @@ class Plan:
 
     @classmethod
     def restore(cls, description: dict[str, Any]) -> Plan:
-        """The plan that described itself so, bit for bit."""
+        """The plan of a description, bit for bit."""
         if description["noise_version"] != NOISE_VERSION:
             raise StateError(
-                f"The state has noise version {description['noise_version']}, and this dpsqlp makes"
-                f" {NOISE_VERSION}. Use the version of dpsqlp that wrote it."
+                f"The state has noise version {description['noise_version']}; this dpsqlp has"
+                f" {NOISE_VERSION}. Use the version of dpsqlp that wrote the state."
             )
         calibration = description["calibration"]
         selection = calibration["selection"]
@@ -166,12 +169,12 @@ def _exact(value: Any) -> Any:
 
 
 def _validate(plan: Plan) -> None:
-    """Refuse plans whose numbers do not belong together."""
+    """Refuse plans whose numbers do not fit together."""
     triggers = plan.triggers
     if plan.mechanism.triggers != triggers:
         raise PlanError(
-            f"The noise is made for {plan.mechanism.triggers} triggers; the windows have"
-            f" {triggers}. Calibrate the mechanism for the windows' number of triggers."
+            f"The mechanism has {plan.mechanism.triggers} triggers; the windows have {triggers}."
+            " Give a mechanism with the windows' number of triggers."
         )
     if (plan.calibration.selection is None) != (plan.public_keys is not None):
         raise PlanError(
@@ -189,7 +192,8 @@ def _validate(plan: Plan) -> None:
     periods = plan.periods
     if periods is not None and (periods.stride is None or periods.triggers < periods.stride):
         raise PlanError(
-            "A unit period stays open until the next begins; without a period give none."
+            "A unit period must stay open until the next one begins. Give more triggers, or no"
+            " period."
         )
     if not all(1 <= cap < 2**32 for cap in asdict(plan.caps).values()):
         raise PlanError(f"Every cap is at least 1 and below 2^32; got {plan.caps}.")

@@ -4,8 +4,8 @@
         frame, "views.sql", state="/shared/views.state", unprotected_batches=True
     )
 
-The state is a folder that the driver and all executors see; the secret a file that they can read,
-and that never goes through Spark. What is released equals what the local engine would release.
+The state is a folder that the driver and all executors see. The secret is a file that they can
+read; it never goes through Spark. The releases equal those of the local engine.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsqlp.api import choose, read_script
-from dpsqlp.engines.script import check_secret_outside_state
-from dpsqlp.engines.spark.stream import Batches, FrameSink, ticking
+from dpsqlp.engines.secret_file import check_secret_outside_state
+from dpsqlp.engines.spark.batch_source import FrameSink
+from dpsqlp.engines.spark.foreach_batch import ForeachBatch, with_ticks
 from dpsqlp.entropy.secret import new_name
 from dpsqlp.errors import PlanError, SecretError, StateError
-from dpsqlp.sinks.base import make_sink
-from dpsqlp.sources.pushed import arrow_table
+from dpsqlp.sinks.factory import make_sink
+from dpsqlp.sources.python_frames import arrow_table
 from dpsqlp.sql import compile_script
 from dpsqlp.state.remote import below, storage_at
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_running: dict[str, tuple[Any, Batches]] = {}
+_running: dict[str, tuple[Any, ForeachBatch]] = {}
 
 
 def start(
@@ -44,19 +45,19 @@ def start(
     shards: int = 8,
     unprotected_batches: bool = False,
 ) -> StreamingQuery:
-    """Start a Structured Streaming query, or go on with one. `frame` is a stream with the columns
-    of the query's source, whose connector is 'python'.
+    """Start a Structured Streaming query, or continue one. `frame` is a stream with the columns of
+    the query's source, whose connector is 'python'.
 
     `state` is a folder that driver and executors share, or the URI of an object store (s3://,
-    gs://, abfs://); Spark's checkpoint lies in it. The secret is a file outside it, made if there
-    is none, that driver and executors can read.
+    gs://, abfs://); Spark's checkpoint lies in it. The secret is a file outside it that driver and
+    executors can read, made if it does not exist.
     Releases go where CREATE SINK says, or as a DataFrame to `write(release, trigger)`; after a
     crash the last trigger is written again, the same. `shards` is fixed at the first start.
 
-    Spark decides what a batch has when the batch before has ended, not when its trigger is due. So
-    a unit whose records take long moves those of others to a later trigger, which is outside the
-    promise: `unprotected_batches=True` accepts that. Files and topics that the engine reads itself
-    (`dpsqlp run --engine spark`) are cut by the clock.
+    Spark chooses the records of a batch when the batch before has ended, not when its trigger is
+    due. So a unit whose records take long moves those of others to a later trigger, which is
+    outside the promise: `unprotected_batches=True` accepts that. Files and topics that the engine
+    reads itself (`dpsqlp run --engine spark`) are cut by the clock.
     """
     if not unprotected_batches:
         raise PlanError(
@@ -88,7 +89,7 @@ def start(
         if before.isActive:
             raise StateError(f"A query is running on the state in {root}. Stop that one first.")
         left.close()
-    batches = Batches(
+    batches = ForeachBatch(
         chosen.query,
         target,
         below(root, chosen.name),
@@ -97,7 +98,7 @@ def start(
         shards,
     )
     query = (
-        ticking(frame, chosen.query)
+        with_ticks(frame, chosen.query)
         .writeStream.foreachBatch(batches)
         .option("checkpointLocation", _spark_uri(checkpoint))
         .trigger(processingTime=f"{chosen.query.emit.interval_us // 1000} milliseconds")
@@ -110,12 +111,12 @@ def start(
 
 
 def _secret(root: str, given: str | os.PathLike[str] | None) -> Path:
-    """The secret's file: beside a state folder, if nothing else is said."""
+    """The secret's file; by default beside the state folder."""
     if "://" in root:
         if given is None:
             raise SecretError(
                 "The secret is a file that driver and executors can read, and never lies in the"
-                " store of the state. Say where: start(..., secret='/run/secrets/views')."
+                " store of the state. Give its path: start(..., secret='/run/secrets/views')."
             )
         return Path(given).resolve()
     secret = Path(root).with_suffix(".secret") if given is None else Path(given).resolve()
@@ -124,14 +125,14 @@ def _secret(root: str, given: str | os.PathLike[str] | None) -> Path:
 
 
 def _spark_uri(location: str) -> str:
-    """As Spark's own file systems name it."""
+    """The location as Spark's file systems name it."""
     if "://" not in location:
-        return f"file://{location}"  # whatever the cluster's file system is
+        return f"file://{location}"  # not the default file system of the cluster
     return location.partition("?")[0].replace("s3://", "s3a://", 1)
 
 
 def _token(checkpoint: str) -> str:
-    """A number that the state and the checkpoint both keep, so that neither can be swapped."""
+    """A token that the state and the checkpoint both keep, so that neither can be swapped."""
     storage = storage_at(checkpoint)
     token = storage.get("dpsqlp")
     if token is None:

@@ -245,7 +245,7 @@ def test_bad_frames_are_refused_without_showing_them(
 def test_what_cannot_be_opened_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StateError, match="Say where"):
+    with pytest.raises(StateError, match="needs a folder"):
         dpsqlp.open(SQL)
     with pytest.raises(PlanError, match="Check the path"):
         dpsqlp.open(tmp_path / "missing.sql")

@@ -160,7 +160,7 @@ def test_a_stopped_run_goes_on_where_it_was(script: Path) -> None:
         stream.trigger()
     answer = call("run", script)
     assert answer.exit_code == 0
-    assert "popular goes on" in answer.stderr
+    assert "popular resumes" in answer.stderr
     assert "ran 4 triggers" in answer.stderr
     assert len(released(script.parent)) == 6
 
@@ -200,7 +200,7 @@ def test_refused_sql_shows_line_column_and_snippet(script: Path) -> None:
             "connector = 'python'",
             "fed from Python",
         ),
-        ("WITH (connector = 'parquet', path = 'out')", "", "does not say where"),
+        ("WITH (connector = 'parquet', path = 'out')", "", "has no connector"),
         ("connector = 'parquet'", "connector = 'carrier pigeon'", "parquet, jsonl"),
     ],
 )
@@ -346,8 +346,8 @@ def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(number: int, tmp_path: 
         process.send_signal(number)
         assert process.wait(WAIT_SECONDS) == 130
     said = (tmp_path / "said").read_text()
-    assert f"To go on: dpsqlp run {file}" in said
-    assert "Send again what came on standard input" in said
+    assert f"To resume: dpsqlp run {file}" in said
+    assert "Send the standard input again" in said
     assert "Traceback" not in said
     before = complete(tmp_path)
 
@@ -355,7 +355,7 @@ def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(number: int, tmp_path: 
         command, input=lines(USERS), capture_output=True, timeout=WAIT_SECONDS, check=False
     )
     assert resumed.returncode == 0, resumed.stderr.decode()
-    assert b"popular goes on" in resumed.stderr
+    assert b"popular resumes" in resumed.stderr
     assert b"Standard input has ended." in resumed.stderr
     after = complete(tmp_path)
     assert after[: len(before)] == before
@@ -443,7 +443,7 @@ def test_a_pipe_that_nobody_reads_is_said_so(tmp_path: Path) -> None:
     ran = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (ran.returncode, "Traceback" in ran.stderr) == (1, False)
-    assert "Nobody reads standard output any more" in ran.stderr
+    assert "Standard output was closed" in ran.stderr
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(again.stdout.splitlines()[0])["url"] == "/home"
 

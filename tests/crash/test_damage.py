@@ -225,7 +225,7 @@ def test_another_format_is_refused(finished: Path) -> None:
     body = json.loads(manifest.read_bytes())
     for other in ({**body, "format": FORMAT + 1}, {"body": "{}", "sha256": ""}):
         manifest.write_bytes(json.dumps(other).encode())
-        refused(folder, StateError, "Use the version of dpsqlp that wrote it")
+        refused(folder, StateError, "Use the version of dpsqlp that wrote the state")
 
 
 def test_secrets(finished: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,9 +372,9 @@ def test_an_intent_holds_no_record(finished: Path) -> None:
     """It names files and times alone."""
     state = opened_folder(finished / "state" / "t", secret_of(finished))
     body = json.loads(state.get("intent.json") or b"")
-    assert set(body) == {"trigger", "records", "left_behind", "fingerprint"}
-    assert set(body["records"]) == {"files", "span"}
-    assert body["records"]["span"][1] - body["records"]["span"][0] == QUARTER
+    assert set(body) == {"trigger", "offsets", "left_behind", "fingerprint"}
+    assert set(body["offsets"]) == {"files", "span"}
+    assert body["offsets"]["span"][1] - body["offsets"]["span"][0] == QUARTER
 
 
 def test_a_new_state_in_a_used_folder_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from crash.crashes import ALL
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.errors import StateError
-from dpsqlp.sinks.base import FileSink
+from dpsqlp.sinks.files import FileSink
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query

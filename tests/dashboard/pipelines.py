@@ -1,4 +1,4 @@
-"""Small pipelines whose releases the page shows, hostile keys among them."""
+"""Small pipelines for the dashboard, with hostile keys among their releases."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.dashboard.archive import Kept
+from dpsqlp.dashboard.archive import ArchivingSink
 from dpsqlp.engines.script import open_engine
-from dpsqlp.sinks.base import make_sink
+from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sql import compile_script
 from support.processes import WAIT_SECONDS, started, until
 
@@ -97,29 +97,29 @@ def replay(
     triggers: int | None = None,
     names: Sequence[str] = ("popular", "total"),
 ) -> Path:
-    """Run sinks of the script over the events, releases kept; the state."""
+    """Run sinks of the script over the events and archive their releases; returns the state."""
     state = folder / "state"
     for chosen in compile_script(SQL.format(sink=sink), folder=str(folder)).sinks:
         if chosen.name not in names:
             continue
-        kept = Kept(make_sink(chosen.name, chosen.options, folder), state, chosen.name)
+        archive = ArchivingSink(make_sink(chosen.name, chosen.options, folder), state, chosen.name)
         engine = open_engine(
-            chosen, state=state, secret=folder / "secret", folder=folder, output=kept
+            chosen, state=state, secret=folder / "secret", folder=folder, output=archive
         )
-        kept.describe(engine)
-        kept.say("running")
+        archive.write_metadata(engine)
+        archive.write_status("running")
         ran = 0
         while not engine.finished and ran != triggers:
             engine.step()
             ran += 1
-        kept.say("finished" if engine.finished else "stopped")
+        archive.write_status("finished" if engine.finished else "stopped")
         engine.close()
     return state
 
 
 @contextmanager
 def live_run(folder: Path, *options: str, **environment: str) -> Iterator[str]:
-    """`dpsqlp run --dashboard` on a stream that somebody feeds; its address."""
+    """`dpsqlp run --dashboard` on a live stream; yields the address."""
     (folder / "live.sql").write_text(LIVE)
     command = [*COMMAND, "run", str(folder / "live.sql"), "--dashboard", "--port", "0", *options]
     ended, said = threading.Event(), folder / "said"

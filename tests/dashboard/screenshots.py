@@ -1,4 +1,4 @@
-"""The pictures in docs/images: the demonstration's page, in a browser."""
+"""Takes the screenshots in docs/images: the dashboard of the demonstration."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dpsqlp.demo.data import FINAL
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-PICTURES = (  # name, size, theme, where, what has to be there
+PICTURES = (  # name, size, theme, route, selector to wait for
     ("keys", (1080, 720), "light", "#/keys", "table.keys tbody tr"),
-    ("course", (1080, 640), "dark", f"#/keys?search={FINAL}", ".chart canvas"),
-    ("promise", (1080, 720), "light", "#/promise", ".chart canvas"),
+    ("key", (1080, 640), "dark", f"#/keys?search={FINAL}", ".chart canvas"),
+    ("privacy", (1080, 720), "light", "#/privacy", ".chart canvas"),
     ("phone", (360, 700), "dark", "#/keys", "table.keys tbody tr"),
 )
 
 
 def main() -> None:
-    """Run the demonstration, serve what it kept, take the pictures."""
+    """Run the demonstration, serve its state, take the screenshots."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +49,7 @@ def main() -> None:
                 )
                 page = context.new_page()
                 page.goto(found[0] + where)
-                if name == "course":
+                if name == "key":
                     page.locator("td.key a").click()
                 page.wait_for_selector(wanted)
                 page.screenshot(path=IMAGES / f"{name}.png")

@@ -1,4 +1,4 @@
-"""What the API answers, beside what the sinks were given."""
+"""The API's responses, compared with what the sinks received."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 
-from dashboard.client import NOW, SINK, ask, client
+from dashboard.api_client import NOW, SINK, ask, client
 from dashboard.pipelines import HOSTILE, SQL, replay, write_events
-from dpsqlp.dashboard import history as history_module
-from dpsqlp.dashboard.about import About
-from dpsqlp.dashboard.answers import Answers
+from dpsqlp.dashboard import key_series
+from dpsqlp.dashboard.api import Api
 from dpsqlp.dashboard.app import make_app
-from dpsqlp.dashboard.archive import Kept
+from dpsqlp.dashboard.archive import ArchivingSink
 from dpsqlp.dashboard.guard import Policy
 from dpsqlp.dashboard.history import History
-from dpsqlp.dashboard.origins import ParquetFolder, find_origins
-from dpsqlp.dashboard.release import identify
+from dpsqlp.dashboard.key_index import KeyIndex
+from dpsqlp.dashboard.key_series import KeySeries
+from dpsqlp.dashboard.metadata import Metadata
+from dpsqlp.dashboard.release import key_id
+from dpsqlp.dashboard.release_reader import ReleaseReader
+from dpsqlp.dashboard.release_sources import ParquetFolder, find_sources
 from dpsqlp.dashboard.statement import guess_percent
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import SinkError, StateError
@@ -99,27 +102,27 @@ def test_order_search_and_the_newest_window(ran: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["/news", HOSTILE[0], HOSTILE[2], HOSTILE[5], ""])
-def test_a_course_is_every_release_of_a_key(ran: Path, page: str) -> None:
+def test_a_series_has_every_release_of_a_key(ran: Path, page: str) -> None:
     expected = [
         (row["trigger"], row["views"], row["views_sd"])
         for path in sorted((ran / "out").glob("*.parquet"))
         for row in pq.read_table(path).to_pylist()
         if row["url"] == page and row["window_start"].hour == 1
     ]
-    course = ask(client(ran / "state"), f"{SINK}/key", id=identify((page,)), window=WINDOWS[1])
-    assert course["key"] == [page]
-    points = zip(course["triggers"], course["values"][0], course["sd"][0], strict=True)
+    series = ask(client(ran / "state"), f"{SINK}/key", id=key_id((page,)), window=WINDOWS[1])
+    assert series["key"] == [page]
+    points = zip(series["triggers"], series["values"][0], series["sd"][0], strict=True)
     assert list(points) == expected
     thresholds = ask(client(ran / "state"), f"{SINK}/statement")["numbers"]["selection"]
-    assert course["threshold"][0] is None  # a count of records is not what is compared
-    assert course["threshold"][2] == thresholds["thresholds"][-len(expected) :]
+    assert series["threshold"][0] is None  # a count of records is not what is compared
+    assert series["threshold"][2] == thresholds["thresholds"][-len(expected) :]
 
 
-def test_a_course_grows_with_new_triggers(tmp_path: Path) -> None:
+def test_a_series_grows_with_new_triggers(tmp_path: Path) -> None:
     write_events(tmp_path)
     state = replay(tmp_path, triggers=2)
     asked = client(state)
-    name = identify(("/",))
+    name = key_id(("/",))
     assert len(ask(asked, f"{SINK}/key", id=name, window=WINDOWS[0])["triggers"]) == 2
     replay(tmp_path, triggers=1)
     assert len(ask(asked, f"{SINK}/key", id=name, window=WINDOWS[0])["triggers"]) == 3
@@ -131,31 +134,31 @@ def test_windows_are_listed_and_compared(ran: Path) -> None:
     windows = ask(asked, f"{SINK}/windows")["windows"]
     assert [window["start_us"] for window in windows] == WINDOWS[::-1]
     assert all(window["closed"] for window in windows)
-    beside = ask(asked, f"{SINK}/beside", windows=2, size=100)
-    assert [window["start_us"] for window in beside["windows"]] == WINDOWS[:0:-1]
+    compared = ask(asked, f"{SINK}/compare", windows=2, size=100)
+    assert [window["start_us"] for window in compared["windows"]] == WINDOWS[:0:-1]
     first, second = (released(ran, start) for start in WINDOWS[:0:-1])
-    for row in beside["rows"]:
+    for row in compared["rows"]:
         url = row["key"][0]
         values = [cells and cells[0]["value"] for cells in row["windows"]]
         assert values == [first[url]["views"], second[url]["views"] if url in second else None]
-    assert len(ask(asked, "/api/v1/sinks/total/beside")["rows"]) == 1
+    assert len(ask(asked, "/api/v1/sinks/total/compare")["rows"]) == 1
 
 
 def test_the_statement_is_that_of_explain(ran: Path) -> None:
     text = SQL.format(sink="connector = 'parquet', path = 'out'")
     sink = compile_script(text, folder=str(ran)).sinks[0]
     statement = ask(client(ran / "state"), f"{SINK}/statement")
-    about = About.read(ran / "state" / "popular.releases")
-    assert about is not None
+    metadata = Metadata.read(ran / "state" / "popular.releases")
+    assert metadata is not None
     engine = open_engine(
         sink, state=ran / "state", secret=ran / "secret", folder=ran, output=Collected()
     )
     with_plan = explain_text("popular", engine.query, engine.plan)
     engine.close()
     assert statement["text"] == with_plan
-    assert statement["numbers"] == json.loads(json.dumps(about.numbers))
+    assert statement["numbers"] == json.loads(json.dumps(metadata.numbers))
     assert (statement["numbers"]["epsilon"], statement["numbers"]["delta"]) == (8, 1e-4)
-    assert f"{guess_percent(about.numbers)} %" in json.dumps(statement["plain"])
+    assert f"{guess_percent(metadata.numbers)} %" in json.dumps(statement["plain"])
 
 
 def test_a_guess_is_bounded_by_the_profile_at_epsilon_zero() -> None:
@@ -174,7 +177,7 @@ def test_a_guess_is_bounded_by_the_profile_at_epsilon_zero() -> None:
     ],
 )
 def test_a_sink_is_served_like_the_state(tmp_path: Path, sink: str, path: str) -> None:
-    """Whatever wrote it, and while it goes on writing."""
+    """For every connector, and while the pipeline keeps writing."""
     write_events(tmp_path)
     state = replay(tmp_path, sink, triggers=5)
     from_sink, from_state = client(tmp_path / path), client(state)
@@ -191,7 +194,7 @@ def test_a_sink_is_served_like_the_state(tmp_path: Path, sink: str, path: str) -
             )
             assert left["rows"] == right["rows"] != []
             assert left["window"] == right["window"]
-        identity = {"id": identify(("/",)), "window": WINDOWS[1]}
+        identity = {"id": key_id(("/",)), "window": WINDOWS[1]}
         left = ask(from_sink, f"{base}/key", **identity)
         right = ask(from_state, f"{SINK}/key", **identity)
         assert left["values"] == right["values"]
@@ -199,10 +202,10 @@ def test_a_sink_is_served_like_the_state(tmp_path: Path, sink: str, path: str) -
     same()
     replay(tmp_path, sink, triggers=2)
     same()
-    assert len(ask(from_sink, f"{base}/key", id=identify(("/",)), window=WINDOWS[1])["due"]) == 3
+    assert len(ask(from_sink, f"{base}/key", id=key_id(("/",)), window=WINDOWS[1])["due"]) == 3
     answer = from_sink.get(f"{base}/statement")
     assert answer.status_code == 404
-    assert "do not say what they promise" in answer.json()["error"]
+    assert "do not contain the privacy guarantee" in answer.json()["error"]
     (health,) = ask(from_sink, "/api/v1/health")["sinks"]
     assert health["status"] == "unknown"
 
@@ -220,7 +223,7 @@ def test_a_duckdb_file_is_not_held(tmp_path: Path) -> None:
 
 
 def test_keys_of_every_type(tmp_path: Path) -> None:
-    """Numbers, dates, times, truth and nothing find their course again."""
+    """Keys of every type, and NULL, have a series."""
     sql = """
     CREATE SOURCE s (unit BIGINT, a BIGINT, b DATE, c DOUBLE, d BOOLEAN, e TEXT);
     CREATE SINK t AS SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 40, delta = 1e-3,
@@ -229,7 +232,7 @@ def test_keys_of_every_type(tmp_path: Path) -> None:
       EMIT EVERY INTERVAL 1 SECOND FOR 3 TRIGGERS;
     """
     (sink,) = compile_script(sql).sinks
-    kept = Kept(Collected(), tmp_path / "state", "t")
+    kept = ArchivingSink(Collected(), tmp_path / "state", "t")
     engine = open_engine(
         sink,
         state=tmp_path / "state",
@@ -245,7 +248,7 @@ def test_keys_of_every_type(tmp_path: Path) -> None:
     )
     assert made is not None
     engine.source.push(made.to_arrow_table())  # type: ignore[attr-defined]
-    kept.describe(engine)
+    kept.write_metadata(engine)
     step(engine)
     engine.close()
     asked = client(tmp_path / "state")
@@ -254,8 +257,8 @@ def test_keys_of_every_type(tmp_path: Path) -> None:
     keys = [row["key"] for row in page["rows"]]
     assert sorted(keys, key=str) == [["-7", "2024-02-29", "0.1", "true", "x"], [None] * 5]
     for row in page["rows"]:
-        course = ask(client(tmp_path / "state"), "/api/v1/sinks/t/key", id=row["id"])
-        assert course["values"][0] == [row["values"][0]["value"]]
+        series = ask(client(tmp_path / "state"), "/api/v1/sinks/t/key", id=row["id"])
+        assert series["values"][0] == [row["values"][0]["value"]]
 
 
 def test_answers_are_tagged_until_the_next_release(tmp_path: Path) -> None:
@@ -277,18 +280,18 @@ def test_health_follows_public_time(tmp_path: Path) -> None:
     assert sink["status"] == "stopped"
     assert (sink["triggers_run"], sink["triggers_in_all"]) == (5, 12)
     assert sink["last_due"] == "2024-05-01T01:15:00Z"
-    about = state / "popular.releases" / "about.json"
-    body = json.loads(about.read_bytes())
-    body["schedule"]["on_event_time"] = False
-    about.write_text(json.dumps(body))
-    (about.parent / "status.json").write_text('{"status": "running"}')
+    metadata = state / "popular.releases" / "metadata.json"
+    body = json.loads(metadata.read_bytes())
+    body["trigger_grid"]["on_event_time"] = False
+    metadata.write_text(json.dumps(body))
+    (metadata.parent / "status.json").write_text('{"status": "running"}')
     due = 1_714_526_100_000_000
     for after, status in ((0, "running"), (29 * 60, "running"), (31 * 60, "late")):
         asked = client(state, now=due + after * 1_000_000)
         (sink, _) = ask(asked, "/api/v1/health")["sinks"]
         assert (sink["status"], sink["seconds_since_due"]) == (status, after)
         assert sink["next_due"] == "2024-05-01T01:30:00Z"
-    (about.parent / "status.json").write_text('{"status": "failed"}')
+    (metadata.parent / "status.json").write_text('{"status": "failed"}')
     assert ask(client(state), "/api/v1/health")["status"] == "failed"
 
 
@@ -297,16 +300,16 @@ def test_health_is_as_old_as_a_second_at_most(
 ) -> None:
     write_sink(tmp_path / "s", [row("a", 1)])
     clock, made = FakeClock(NOW), list[int]()
-    answers = Answers(find_origins(tmp_path / "s", tmp_path), clock.now)
-    health = answers.health
+    api = Api(find_sources(tmp_path / "s", tmp_path), clock.now)
+    health = api.health
 
     def counted() -> Any:
         made.append(clock.now())
         return health()
 
-    monkeypatch.setattr(answers, "health", counted)
-    asked = TestClient(make_app(answers, Policy()), base_url="http://127.0.0.1")
-    until(lambda: answers.version() is not None)
+    monkeypatch.setattr(api, "health", counted)
+    asked = TestClient(make_app(api, Policy()), base_url="http://127.0.0.1")
+    until(lambda: api.version() is not None)
     shown = []
     for later in (0, 400_000, 599_999, 1, 0):
         clock.time += later
@@ -364,16 +367,16 @@ def test_what_is_not_there_is_said(ran: Path) -> None:
 
 
 def test_what_cannot_be_served_is_refused(ran: Path, tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="holds no releases"):
-        find_origins(tmp_path, tmp_path)
+    with pytest.raises(StateError, match="contains no releases"):
+        find_sources(tmp_path, tmp_path)
     (tmp_path / "x.duckdb").write_text("no database")
-    with pytest.raises(StateError, match="no DuckDB file"):
-        find_origins(tmp_path / "x.duckdb", tmp_path)
+    with pytest.raises(StateError, match="cannot be read as a DuckDB file"):
+        find_sources(tmp_path / "x.duckdb", tmp_path)
     shutil.copytree(ran / "state" / "popular", tmp_path / "state" / "popular")
-    with pytest.raises(StateError, match="keeps no releases"):
-        find_origins(tmp_path / "state", tmp_path)
-    assert len(find_origins(ran / "state" / "popular", tmp_path)) == 1
-    assert len(find_origins(ran / "state" / "popular.releases", tmp_path)) == 1
+    with pytest.raises(StateError, match="has no archive"):
+        find_sources(tmp_path / "state", tmp_path)
+    assert len(find_sources(ran / "state" / "popular", tmp_path)) == 1
+    assert len(find_sources(ran / "state" / "popular.releases", tmp_path)) == 1
 
 
 def test_releases_of_two_pipelines_are_not_mixed(tmp_path: Path) -> None:
@@ -397,7 +400,7 @@ def test_a_release_that_comes_again_replaces_its_file(tmp_path: Path) -> None:
 def test_a_release_that_cannot_be_kept_stops_the_run(tmp_path: Path) -> None:
     """At the next trigger, or at the end."""
     (tmp_path / "t.releases").write_text("in the way")
-    kept = Kept(Collected(), tmp_path, "t")
+    kept = ArchivingSink(Collected(), tmp_path, "t")
     kept.emit(1, pa.table({"trigger": [1]}))
     with pytest.raises(StateError, match="could not be written"):
         kept.emit(2, pa.table({"trigger": [2]}))
@@ -407,9 +410,9 @@ def test_a_release_that_cannot_be_kept_stops_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_release_that_could_not_be_kept_is_tried_again(tmp_path: Path, again: bool) -> None:
-    """A disk that was full has room again: nothing is missing on the page."""
+    """A full disk has room again: the archive has every release."""
     (tmp_path / "t.releases").write_text("in the way")
-    kept = Kept(Collected(), tmp_path, "t")
+    kept = ArchivingSink(Collected(), tmp_path, "t")
     kept.emit(1, pa.table({"trigger": [1]}))
     with pytest.raises(StateError, match="could not be written"):
         kept.emit(2, pa.table({"trigger": [2]}))
@@ -425,7 +428,7 @@ def test_a_kept_release_is_not_replaced(tmp_path: Path) -> None:
     """Given again, as after a restart, it stays; another is refused."""
 
     def kept(*values: int) -> None:
-        sink = Kept(Collected(), tmp_path, "t")
+        sink = ArchivingSink(Collected(), tmp_path, "t")
         sink.emit(1, pa.table({"trigger": [1] * len(values), "n": values}))
         sink.close()
 
@@ -438,12 +441,12 @@ def test_a_kept_release_is_not_replaced(tmp_path: Path) -> None:
     assert (file.read_bytes(), file.stat().st_mtime_ns) == before
 
 
-def test_a_page_begins_before_the_first_trigger(tmp_path: Path) -> None:
+def test_the_dashboard_starts_before_the_first_trigger(tmp_path: Path) -> None:
     write_events(tmp_path)
     asked = client(replay(tmp_path, triggers=0))
     assert ask(asked, f"{SINK}/keys")["rows"] == []
     assert ask(asked, f"{SINK}/windows")["windows"] == []
-    assert ask(asked, f"{SINK}/beside")["windows"] == []
+    assert ask(asked, f"{SINK}/compare")["windows"] == []
     assert ask(asked, SINK)["aggregates"] == ["views", "seconds", "people"]
     assert asked.get(f"{SINK}/key?id={'0' * 32}").status_code == 404
     assert asked.get("/metrics").status_code == 200
@@ -453,8 +456,8 @@ def test_a_page_begins_before_the_first_trigger(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "neighbour"), [("views=7", "x"), ("x[1]", "x1"), ("x*", "xy")])
 def test_a_folder_is_read_whatever_its_name(tmp_path: Path, name: str, neighbour: str) -> None:
-    """DuckDB reads columns from names of folders, and takes names for patterns."""
-    key = identify(("a",))
+    """DuckDB derives columns from folder names, and reads names as glob patterns."""
+    key = key_id(("a",))
     for folder, views in ((name, 1), (neighbour, 2)):
         write_sink(tmp_path / folder / "state", [{"url": "a", "views": views, "views_sd": 1.0}])
     asked = client(tmp_path / name / "state")
@@ -487,13 +490,13 @@ def test_an_unknown_name_is_looked_for_once(
     write_sink(tmp_path / "s", [row("a", 1), row("b", 2)], [row("a", 3)])
     asked = client(tmp_path / "s")
     made: list[int] = []
-    name_all = History._name_all
+    read = KeyIndex._read_prefixes
 
-    def counted(self: History, trigger: int) -> Any:
+    def counted(self: KeyIndex, trigger: int) -> Any:
         made.append(trigger)
-        return name_all(self, trigger)
+        return read(self, trigger)
 
-    monkeypatch.setattr(History, "_name_all", counted)
+    monkeypatch.setattr(KeyIndex, "_read_prefixes", counted)
     for n in range(3):
         for _ in range(2):
             assert asked.get(f"/api/v1/sinks/s/key?id={n:032x}").status_code == 404
@@ -501,7 +504,7 @@ def test_an_unknown_name_is_looked_for_once(
 
 
 def test_every_key_is_found_by_its_name(tmp_path: Path) -> None:
-    """One program names the keys of a list, another all keys of a release."""
+    """Python computes the ids of a page, DuckDB those of a whole release."""
     texts = [*(f"a{chr(code)}b" for code in range(0x21)), "", '"', "\\", "\\u000B", "\\u000b"]
     texts += ["</script>", "\x7f", "\u2028", "\U0001f600", "\u05d0\u202e", "\uffff", "x" * 10_000]
     keys = [(text, other) for text in (*texts, None) for other in (None, text)][:-1]
@@ -514,34 +517,34 @@ def test_every_key_is_found_by_its_name(tmp_path: Path) -> None:
     )
     asked = client(tmp_path / "s")  # which has listed none of them
     for n, key in enumerate(keys):
-        found = ask(asked, "/api/v1/sinks/s/key", id=identify(key))
+        found = ask(asked, "/api/v1/sinks/s/key", id=key_id(key))
         assert (found["key"], found["values"]) == (list(key), [[n]])
 
 
-def test_courses_that_are_watched_go_on_together(
+def test_seriess_that_are_watched_go_on_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new file is read once for all keys that are watched, and no more for one that is not."""
+    """A new file is read once for all requested keys, and not for others."""
     read: list[int] = []
-    points = History._points
+    points = ReleaseReader.points
 
-    def counted(self: History, keys: Any, start: int, files: Any) -> Any:
+    def counted(self: ReleaseReader, keys: Any, *rest: Any) -> Any:
         read.append(len(keys))
-        return points(self, keys, start, files)
+        return points(self, keys, *rest)
 
-    monkeypatch.setattr(History, "_points", counted)
+    monkeypatch.setattr(ReleaseReader, "points", counted)
     folder, asked = tmp_path / "s", client_of_keys(tmp_path / "s", "a", "b", "c")
     assert read == [1, 1, 1]
     for trigger, rows in ((2, [row("b", 5), row("c", 6), row("d", 7)]), (3, [row("a", 8)])):
         write_sink(folder, rows, first=trigger)
         for name in "ab":
-            course(asked, name)
-    # Trigger 2: three were watched. Trigger 3: two, of which one is released again.
+            series_of(asked, name)
+    # Trigger 2: three were requested. Trigger 3: two, of which one is released again.
     assert read == [1, 1, 1, 3, 2]
-    assert course(asked, "a") == ([1, 3], [[1, 8]])
-    assert course(asked, "b") == ([1, 2], [[1, 5]])
-    assert course(asked, "c") == ([1, 2], [[1, 6]])
-    assert read == [1, 1, 1, 3, 2, 1]  # the third is read on when it is asked for
+    assert series_of(asked, "a") == ([1, 3], [[1, 8]])
+    assert series_of(asked, "b") == ([1, 2], [[1, 5]])
+    assert series_of(asked, "c") == ([1, 2], [[1, 6]])
+    assert read == [1, 1, 1, 3, 2, 1]  # the third is extended at its next request
 
 
 def test_watching_keys_of_two_columns_reads_no_other_combinations(tmp_path: Path) -> None:
@@ -549,6 +552,7 @@ def test_watching_keys_of_two_columns_reads_no_other_combinations(tmp_path: Path
     rows = [{"x": x, "y": y, "views": 1, "views_sd": 1.0} for x in names for y in names]
     write_sink(tmp_path / "s", rows)
     history = History(ParquetFolder(tmp_path / "s"), 0.0)
+    series = KeySeries(history)
     watched = [("a", "b"), ("b", None), (None, "a"), (None, None)]
     fetched: list[int] = []
 
@@ -568,11 +572,12 @@ def test_watching_keys_of_two_columns_reads_no_other_combinations(tmp_path: Path
         history.refresh()
         window = history.windows()[0]
         history.columns()
-        database, history._database = history._database, Counting(history._database)  # type: ignore[assignment]
+        database, reader = history.reader._database, history.reader
+        reader._database = Counting(database)  # type: ignore[assignment]
         for key in watched:
-            points = history.course(key, window)
+            points = series.points(key, window)
             assert [point.trigger for point in points] == list(range(1, last + 1))
-        history._database = database
+        reader._database = database
         write_sink(tmp_path / "s", rows, first=last + 1)
     assert fetched == [1, 1, 1, 1, len(watched)]
 
@@ -586,44 +591,44 @@ def test_a_key_that_a_window_lacks_is_looked_for_once(
     asked = client(tmp_path / "s")
     assert ask(asked, "/api/v1/sinks/s/keys")["total"] == 3
     read: list[int] = []
-    points = History._points_of
+    points = History.points
 
     def counted(self: History, *what: Any) -> Any:
         read.append(1)
         return points(self, *what)
 
-    monkeypatch.setattr(History, "_points_of", counted)
+    monkeypatch.setattr(History, "points", counted)
     for _ in range(3):
         for name in "bc":
-            lacking: dict[str, Any] = {"id": identify((name,)), "window": WINDOWS[0]}
+            lacking: dict[str, Any] = {"id": key_id((name,)), "window": WINDOWS[0]}
             assert asked.get("/api/v1/sinks/s/key", params=lacking).status_code == 404
     assert len(read) == 2
 
 
-def test_a_trigger_that_comes_late_is_in_the_course(tmp_path: Path) -> None:
+def test_a_trigger_that_comes_late_is_in_the_series(tmp_path: Path) -> None:
     """A folder that is being copied."""
     folder, asked = tmp_path / "s", client_of_keys(tmp_path / "s", "a", "b")
     write_sink(folder, [row("a", 3)], first=3)
-    assert (course(asked, "a"), course(asked, "b")) == (([1, 3], [[1, 3]]), ([1], [[1]]))
-    assert asked.get(f"/api/v1/sinks/s/key?id={identify(('z',))}").status_code == 404
+    assert (series_of(asked, "a"), series_of(asked, "b")) == (([1, 3], [[1, 3]]), ([1], [[1]]))
+    assert asked.get(f"/api/v1/sinks/s/key?id={key_id(('z',))}").status_code == 404
     write_sink(folder, [row("a", 2), row("b", 2), row("z", 2)], first=2)
-    assert course(asked, "a") == ([1, 2, 3], [[1, 2, 3]])
-    assert course(asked, "b") == ([1, 2], [[1, 2]])
-    assert course(asked, "z") == ([2], [[2]])
+    assert series_of(asked, "a") == ([1, 2, 3], [[1, 2, 3]])
+    assert series_of(asked, "b") == ([1, 2], [[1, 2]])
+    assert series_of(asked, "z") == ([2], [[2]])
 
 
-def test_a_course_has_the_newest_triggers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "COURSE_MAX", 3)
+def test_a_series_has_the_newest_triggers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_series, "POINTS_MAX", 3)
     folder, asked = tmp_path / "s", client_of_keys(tmp_path / "s", "a")
     for trigger in range(2, 8):
         write_sink(folder, [row("a", trigger)], first=trigger)
         if trigger in (2, 7):
             expected = [n for n in range(1, trigger + 1) if n > trigger - 3]
-            assert course(asked, "a") == (expected, [expected])
+            assert series_of(asked, "a") == (expected, [expected])
 
 
 @pytest.mark.parametrize("value", [math.nan, -0.0, 0.0, math.inf, 1.5])
-def test_keys_that_are_numbers_have_a_course(tmp_path: Path, value: float) -> None:
+def test_keys_that_are_numbers_have_a_series(tmp_path: Path, value: float) -> None:
     kinds = [{"x": x, "views": 1, "views_sd": 1.0} for x in (-1.0, value, 9.0)]
     write_sink(tmp_path / "s", kinds, kinds)
     asked = client(tmp_path / "s")
@@ -636,19 +641,19 @@ def client_of_keys(folder: Path, *names: str) -> Any:
     write_sink(folder, [row(name, 1) for name in names])
     asked = client(folder)
     for name in names:
-        assert course(asked, name) == ([1], [[1]])
+        assert series_of(asked, name) == ([1], [[1]])
     return asked
 
 
-def course(asked: Any, name: str) -> tuple[list[int], list[list[int]]]:
-    found = ask(asked, "/api/v1/sinks/s/key", id=identify((name,)))
+def series_of(asked: Any, name: str) -> tuple[list[int], list[list[int]]]:
+    found = ask(asked, "/api/v1/sinks/s/key", id=key_id((name,)))
     return found["triggers"], found["values"]
 
 
-def test_a_key_that_the_newest_release_lacks_has_its_course(tmp_path: Path) -> None:
+def test_a_key_that_the_newest_release_lacks_has_its_series(tmp_path: Path) -> None:
     """HAVING and LIMIT drop keys that were released before."""
     write_sink(tmp_path / "s", [row("b", 2)], [row("b", 4), row("a", 1)], [row("a", 3)])
-    assert course(client(tmp_path / "s"), "b") == ([1, 2], [[2, 4]])
+    assert series_of(client(tmp_path / "s"), "b") == ([1, 2], [[2, 4]])
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "empty"])
@@ -664,13 +669,13 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path, damage: str, tri
     asked = client(tmp_path / "s")
     rest = [n for n in (1, 2, 3) if n != trigger]
     assert ask(asked, "/api/v1/sinks/s/keys")["trigger"] == rest[-1]
-    assert course(asked, "a") == (rest, [rest])
+    assert series_of(asked, "a") == (rest, [rest])
     assert ask(asked, "/api/v1/health")["sinks"][0]["triggers_unreadable"] == 1
     assert asked.get("/metrics").status_code == 200
     path.unlink()
     path.write_bytes(whole)
     assert ask(asked, "/api/v1/sinks/s/keys")["trigger"] == 3
-    assert course(asked, "a") == ([1, 2, 3], [[1, 2, 3]])  # the one that was mended too
+    assert series_of(asked, "a") == ([1, 2, 3], [[1, 2, 3]])  # the one that was mended too
     assert ask(asked, "/api/v1/health")["sinks"][0]["triggers_unreadable"] == 0
 
 
@@ -695,7 +700,7 @@ def test_lines_that_cannot_be_read_are_left_out(ran: Path, tmp_path: Path) -> No
 
 def test_triggers_before_1970_are_found(tmp_path: Path) -> None:
     write_sink(tmp_path / "s", [row("a", 1)], [row("a", 2)], first=-94)
-    assert course(client(tmp_path / "s"), "a") == ([-94, -93], [[1, 2]])
+    assert series_of(client(tmp_path / "s"), "a") == ([-94, -93], [[1, 2]])
 
 
 def test_a_key_may_be_called_window(tmp_path: Path) -> None:
@@ -708,7 +713,7 @@ def test_a_key_may_be_called_window(tmp_path: Path) -> None:
 def test_the_folder_one_is_in_is_served(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, path in ((ran / "out", "."), (ran / "state" / "popular", "..")):
         monkeypatch.chdir(folder)
-        assert {o.name for o in find_origins(Path(path), folder)} in (
+        assert {o.name for o in find_sources(Path(path), folder)} in (
             {"out"},
             {"popular", "total"},
         )

@@ -1,4 +1,4 @@
-"""Every view in a browser, while a pipeline runs, with keys that would rather be markup."""
+"""Every view in a browser, while a pipeline runs, with hostile keys."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FLAGS = [
 ]
 VIEWS = {
     "keys": "table.keys tbody tr",
-    "windows": "table.beside tbody tr",
-    "promise": ".chart canvas",
+    "windows": "table.compared tbody tr",
+    "privacy": ".chart canvas",
     "health": "dl",
 }
 PATIENCE_MS = 120_000
@@ -57,20 +57,20 @@ def serving(path: Path, *options: str, **environment: str) -> Iterator[str]:
         found = ADDRESS.search(server.stderr.readline())
         assert found is not None
         yield found[0]
-        server.terminate()  # it removes its copies of releases
+        server.terminate()  # the server removes its cache
         server.wait(WAIT_SECONDS)
 
 
 @pytest.fixture(scope="module")
 def address(ran: Path) -> Iterator[str]:
-    """A page of what has run."""
+    """A dashboard of pipelines that have run."""
     with serving(ran / "state") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A page beside a pipeline with a trigger every second."""
+    """The dashboard of a pipeline with a trigger every second."""
     with live_run(tmp_path_factory.mktemp("live"), "--operator-metrics") as found:
         yield found
 
@@ -178,14 +178,14 @@ def test_search_order_and_pages(browser: Browser, address: str) -> None:
         page.select_option("select[data-focus=order]", "asc seconds")
         expect(page.locator("thead")).to_contain_text("seconds ± 2 sd")
         page.fill("input[type=search]", "rare")
-        expect(page.locator(".empty")).to_contain_text("too few")
+        expect(page.locator(".empty")).to_contain_text("too few units")
         page.goto(f"{address}#/keys?page=2")
         page.go_back()
         page.go_forward()
         expect(page.locator(".pager input")).to_have_value("2")
 
 
-def test_a_course_has_its_noise_band(browser: Browser, address: str) -> None:
+def test_the_chart_of_a_key_has_a_noise_band(browser: Browser, address: str) -> None:
     with opened(browser) as page:
         page.goto(address)
         page.wait_for_selector(VIEWS["keys"])
@@ -203,26 +203,28 @@ def test_a_course_has_its_noise_band(browser: Browser, address: str) -> None:
         page.click("summary")
         expect(page.locator("details tbody tr")).to_have_count(4)
         page.select_option("select[data-focus=column]", "people")
-        expect(page.locator(".legend")).to_contain_text("what the key had to reach")
+        expect(page.locator(".legend")).to_contain_text("threshold for the key to appear")
         page.select_option("select[data-focus=window]", index=1)
         expect(page.locator("p.lead")).to_contain_text("01:00 – 02:00")
 
 
-def test_windows_stand_side_by_side(browser: Browser, address: str) -> None:
+def test_windows_are_compared(browser: Browser, address: str) -> None:
     with opened(browser) as page:
         page.goto(address)
         page.wait_for_selector(VIEWS["keys"])
         go(page, "windows")
-        expect(page.locator("table.beside thead th")).to_have_count(4)
+        expect(page.locator("table.compared thead th")).to_have_count(4)
         page.select_option("select[data-focus=count]", "2")
-        expect(page.locator("table.beside thead th")).to_have_count(3)
-        assert page.locator("table.beside tbody tr").first.locator(".errorbar .noise").count() == 6
+        expect(page.locator("table.compared thead th")).to_have_count(3)
+        assert (
+            page.locator("table.compared tbody tr").first.locator(".errorbar .noise").count() == 6
+        )
 
 
-def test_the_promise_is_in_words_and_numbers(browser: Browser, address: str) -> None:
+def test_the_guarantee_is_in_words_and_numbers(browser: Browser, address: str) -> None:
     with opened(browser) as page:
-        page.goto(f"{address}#/promise")
-        page.wait_for_selector(VIEWS["promise"])
+        page.goto(f"{address}#/privacy")
+        page.wait_for_selector(VIEWS["privacy"])
         text = page.locator("main").inner_text()
         for part in ("Who is protected", "What is not promised", "ε = 8", "δ = 10⁻⁴", "user_id"):
             assert part in text
@@ -233,14 +235,14 @@ def test_the_promise_is_in_words_and_numbers(browser: Browser, address: str) -> 
         expect(page.locator("main")).to_contain_text("ε = 1")
 
 
-def test_a_sink_by_itself_has_no_promise(browser: Browser, ran: Path) -> None:
+def test_a_sink_without_metadata(browser: Browser, ran: Path) -> None:
     with serving(ran / "out") as address, opened(browser) as page:
         page.goto(address)
         page.wait_for_selector(VIEWS["keys"])
         assert page.locator(VIEWS["keys"]).count() == 50
         go(page, "windows")
         go(page, "health")
-        expect(page.locator("main")).to_contain_text("does not say whether")
+        expect(page.locator("main")).to_contain_text("the state of the pipeline is unknown")
 
 
 def test_a_token_is_asked_for_and_kept_in_the_tab(browser: Browser, ran: Path) -> None:
@@ -262,23 +264,23 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser: Browser, ran: Path) -
         context.close()
 
 
-def test_a_server_that_goes_away_is_said_and_found_again(browser: Browser, ran: Path) -> None:
+def test_a_server_that_fails_is_reported_and_retried(browser: Browser, ran: Path) -> None:
     with serving(ran / "state") as address:
         context = browser.new_context()
         page = context.new_page()
         page.goto(address)
         page.wait_for_selector(VIEWS["keys"])
         page.route("**/api/**", lambda route: route.abort())
-        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # asks at once
-        expect(page.locator("#banner")).to_contain_text("does not answer")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # polls at once
+        expect(page.locator("#banner")).to_contain_text("does not respond")
         page.unroute("**/api/**")
         expect(page.locator("#banner")).to_be_hidden()
         context.close()
 
 
 @pytest.mark.parametrize("asked", ["**/api/v1/sinks", "**/keys?*"])
-def test_one_request_that_fails_is_made_up_for(browser: Browser, address: str, asked: str) -> None:
-    """What is shown counts as shown only when it is."""
+def test_a_failed_request_is_repeated(browser: Browser, address: str, asked: str) -> None:
+    """A view that failed to draw is drawn at the next poll."""
     failed = {"status": 500, "body": '{"error": "no"}', "content_type": "application/json"}
     context = browser.new_context()
     page = context.new_page()
@@ -298,7 +300,7 @@ def test_what_is_not_protected_stands_above_the_numbers(browser: Browser, addres
 
     with opened(browser) as page:
         page.route("**/statement", spoilt)
-        page.goto(f"{address}#/promise")
+        page.goto(f"{address}#/privacy")
         expect(page.locator(".gauge .warning")).to_have_text("NOT PROTECTED: something.")
         expect(page.locator(".gauge")).to_contain_text("added probability")
 
@@ -311,7 +313,7 @@ def test_axe_finds_no_violation_and_nothing_sticks_out(
     with opened(browser, size, scheme) as page:
         page.goto(address)
         page.wait_for_selector(VIEWS["keys"])
-        for view in ("keys", "key", "windows", "promise", "health"):
+        for view in ("keys", "key", "windows", "privacy", "health"):
             if view == "key":
                 page.locator("td.key a").first.click()
                 page.wait_for_selector(".chart canvas")
@@ -361,7 +363,7 @@ def test_the_keyboard_reaches_everything_in_order(browser: Browser, address: str
             "theme",
             "keys",
             "windows",
-            "promise",
+            "privacy",
             "health",
             "search",
             "window",
@@ -370,7 +372,7 @@ def test_the_keyboard_reaches_everything_in_order(browser: Browser, address: str
         assert stops[11:] == ["key"] * 3
         assert page.evaluate(
             "getComputedStyle(document.activeElement).outlineStyle !== 'none'"
-        )  # one sees where one is
+        )  # the focus is visible
         page.keyboard.press("Enter")
         page.wait_for_selector(".chart canvas")
         page.evaluate("document.activeElement.blur()")

@@ -1,4 +1,4 @@
-"""The page shows released values alone. Each test was seen to fail on a page that shows more."""
+"""The dashboard shows released values only. A deliberate break is known to fail each test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.client import SINK, ask, client, everything, fetch
+from dashboard.api_client import SINK, ask, client, everything, fetch
 from dashboard.pipelines import live_run, replay, write_events
 from state.sealed_storages import committed
 from support.processes import until
@@ -106,8 +106,8 @@ def test_an_error_is_logged_without_what_was_asked(
     answers.append(asked.get(f"{SINK}/keys?search=sensitive"))
     assert [answer.status_code for answer in answers] == [200, 500]
     printed = "".join(capfd.readouterr())
-    assert printed.count("The page leaves out") == 1
-    assert printed.count("The page failed: FileNotFoundError") == 1
+    assert printed.count("The dashboard skips") == 1
+    assert printed.count("The dashboard failed: FileNotFoundError") == 1
     for text in ("sensitive", str(tmp_path), "damaged", "Traceback"):
         assert text not in printed + answers[0].text + answers[1].text
 

@@ -1,4 +1,4 @@
-"""The page beside a run, and by itself: how it begins and ends."""
+"""The dashboard of a run, and `dpsqlp serve`: how they start and stop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ import httpx2
 import pytest
 from typer.testing import CliRunner
 
-from dashboard.client import fetch
+from dashboard.api_client import fetch
 from dashboard.pipelines import ADDRESS, COMMAND, LIVE, live_run
 from dpsqlp.cli.app import app
-from dpsqlp.dashboard import process, request_timeout
-from dpsqlp.dashboard.attach import Watching
+from dpsqlp.dashboard import request_timeout, server
+from dpsqlp.dashboard.attach import Dashboard
+from dpsqlp.dashboard.server import Settings
+from dpsqlp.dashboard.server_process import serve_in_subprocess
 from dpsqlp.errors import PlanError
 from support.processes import WAIT_SECONDS, descendants, kill, started, until
 
@@ -39,7 +41,7 @@ def sink_of(address: str) -> dict[str, Any]:
     return found
 
 
-def test_a_run_is_watched_while_it_lasts(tmp_path: Path) -> None:
+def test_a_run_serves_its_dashboard_while_it_lasts(tmp_path: Path) -> None:
     with live_run(tmp_path) as address:
         until(lambda: (sink_of(address)["last_trigger"] or 0) > 0)
         first = sink_of(address)["last_trigger"]
@@ -59,10 +61,10 @@ def test_a_run_asks_for_the_token_of_its_environment(tmp_path: Path) -> None:
         assert fetch(health, headers={"Authorization": "Bearer t"}).status_code == 200
 
 
-def test_a_run_that_is_killed_takes_the_page_with_it(tmp_path: Path) -> None:
+def test_the_server_ends_when_its_run_is_killed(tmp_path: Path) -> None:
     code = (
-        "import signal; from dpsqlp.dashboard.process import Settings, beside\n"
-        f"with beside(Settings({str(tmp_path)!r}, port=0)) as address:\n"
+        "import signal; from dpsqlp.dashboard.server_process import *\n"
+        f"with serve_in_subprocess(Settings({str(tmp_path)!r}, port=0)) as address:\n"
         "    print(address, flush=True); signal.pause()"
     )
     (tmp_path / "x.releases").mkdir()
@@ -80,7 +82,7 @@ def test_a_run_that_is_killed_takes_the_page_with_it(tmp_path: Path) -> None:
             kill(page)
 
 
-def test_serve_says_where_and_ends_at_a_signal(ran: Path, tmp_path: Path) -> None:
+def test_serve_prints_its_address_and_ends_at_a_signal(ran: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         command = [*COMMAND, "serve", str(ran / "state"), "--port", "0"]
@@ -100,8 +102,8 @@ def test_serve_says_where_and_ends_at_a_signal(ran: Path, tmp_path: Path) -> Non
             assert "Traceback" not in server.stderr.read()
 
 
-def test_a_page_in_the_background_is_not_ended_by_ctrl_c(ran: Path) -> None:
-    """A shell has it ignore SIGINT, which is meant for the script in front. SIGTERM ends it."""
+def test_a_server_in_the_background_ignores_ctrl_c(ran: Path) -> None:
+    """A shell makes background jobs ignore SIGINT. SIGTERM still ends them."""
     command = [*COMMAND, "serve", str(ran / "state"), "--port", "0"]
     with started(command, ignoring=True, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
@@ -117,7 +119,7 @@ def test_a_page_in_the_background_is_not_ended_by_ctrl_c(ran: Path) -> None:
 
 def test_serve_refuses_what_it_cannot_serve(ran: Path, tmp_path: Path) -> None:
     for words, said in (
-        ((str(tmp_path),), "holds no releases"),
+        ((str(tmp_path),), "contains no releases"),
         ((str(ran / "state"), "--host", "0.0.0.0"), "Give a token"),
         ((str(ran / "state"), "--port", "1", "--host", "203.0.113.7", "--token", "t"), "--port"),
     ):
@@ -126,7 +128,7 @@ def test_serve_refuses_what_it_cannot_serve(ran: Path, tmp_path: Path) -> None:
         assert said in answer.stderr
 
 
-def test_without_its_packages_the_page_says_what_to_install(
+def test_without_its_packages_the_dashboard_says_what_to_install(
     ran: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -136,7 +138,7 @@ def test_without_its_packages_the_page_says_what_to_install(
 
 
 def test_a_failed_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kind of error and its text stay in the log."""
+    """The error's type and text stay in the log."""
     from dashboard.pipelines import SQL, write_events
 
     write_events(tmp_path)
@@ -153,12 +155,12 @@ def test_a_failed_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert "b.parquet" in answer.stderr
 
 
-def test_the_page_comes_after_the_pipeline(ran: Path) -> None:
-    """A nicer process of the same session: between sessions Linux does not compare niceness.
-    And of a group of its own: Ctrl-C in a terminal is for the pipeline.
+def test_the_pipeline_has_priority_over_the_server(ran: Path) -> None:
+    """The server has a higher niceness, in the same session: Linux does not compare niceness
+    between sessions. It is in its own process group: Ctrl-C in a terminal is for the pipeline.
     """
     before = set(descendants(os.getpid()))
-    with process.beside(process.Settings(str(ran / "state"), port=0)):
+    with serve_in_subprocess(Settings(str(ran / "state"), port=0)):
         (page,) = set(descendants(os.getpid())) - before
         lower = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
         until(lambda: os.getpriority(os.PRIO_PROCESS, page) == lower)
@@ -166,14 +168,14 @@ def test_the_page_comes_after_the_pipeline(ran: Path) -> None:
         assert os.getpgid(page) != os.getpgid(0)
 
 
-def test_the_page_takes_neither_code_nor_passwords_from_where_it_is_started(
+def test_the_server_takes_neither_code_nor_passwords_from_its_surroundings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "x.releases").mkdir()
     (tmp_path / "uvicorn.py").write_text("open('executed', 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PGPASSWORD", "sensitive")
-    with process.beside(process.Settings(str(tmp_path), port=0, token="sensitive")) as address:
+    with serve_in_subprocess(Settings(str(tmp_path), port=0, token="sensitive")) as address:
         until(lambda: fetch(address).status_code == 200)
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         assert children
@@ -185,16 +187,18 @@ def test_the_page_takes_neither_code_nor_passwords_from_where_it_is_started(
 def test_a_token_that_is_set_but_empty_is_refused(
     ran: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever set it wanted one."""
+    """An operator who sets the variable wants a token."""
     monkeypatch.setenv("DPSQLP_DASHBOARD_TOKEN", "")
     answer = CliRunner().invoke(app, ["serve", str(ran / "state"), "--port", "1"])
     assert "not empty" in answer.stderr
-    with pytest.raises(PlanError, match="not empty"), Watching(ran / "state").opened({}):
+    with pytest.raises(PlanError, match="not empty"), Dashboard(ran / "state").serve({}):
         pass
 
 
-def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor who asks letter by letter, first or later on a connection."""
+def test_a_connection_without_a_request_is_closed(
+    ran: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timeout applies to the first and to later requests of a connection."""
     made: list[request_timeout.TimeoutProtocol] = []
 
     class Seen(request_timeout.TimeoutProtocol):
@@ -203,22 +207,22 @@ def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.Monke
             made.append(self)
 
     monkeypatch.setattr(request_timeout, "TimeoutProtocol", Seen)
-    ended = threading.Event()
+    stop = threading.Event()
     request = b"HEAD / HTTP/1.1\r\nHost: localhost\r\n"
-    settings = process.Settings(str(ran / "state"), port=0)
-    with process.listen(settings) as bound:
-        server = threading.Thread(
-            target=process.serve, args=(settings, bound), kwargs={"ended": ended}
+    settings = Settings(str(ran / "state"), port=0)
+    with server.listen(settings) as bound:
+        thread = threading.Thread(
+            target=server.serve, args=(settings, bound), kwargs={"stop": stop}
         )
-        server.start()
+        thread.start()
         where = bound.getsockname()
         try:
-            fetch(process.address(bound))  # it is up
+            fetch(server.address(bound))  # it is up
             with socket.create_connection(where, timeout=WAIT_SECONDS) as raw:
                 for _ in range(2):
                     raw.sendall(request + b"\r\n")
                     assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
-                    until(lambda: made[-1]._deadline is None)  # it is not awaited
+                    until(lambda: made[-1]._deadline is None)  # the deadline is cancelled
             monkeypatch.setattr(request_timeout, "HEAD_SECONDS", 0.5)
             for before, sent in ((b"", b""), (b"", request), (request + b"\r\n", request)):
                 with socket.create_connection(where, timeout=WAIT_SECONDS) as raw:
@@ -229,11 +233,11 @@ def test_who_does_not_ask_is_not_waited_for(ran: Path, monkeypatch: pytest.Monke
                     while raw.recv(1 << 16):  # until it is closed
                         pass
         finally:
-            ended.set()
-            server.join()
+            stop.set()
+            thread.join()
 
 
-def test_to_go_on_the_same_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_to_resume_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "live.sql").write_text(LIVE)
     command = ["run", str(tmp_path / "live.sql"), "--dashboard", "--port", "0", "--threads", "1"]
     monkeypatch.setattr("sys.argv", ["/bin/dpsqlp", *command])

@@ -1,4 +1,4 @@
-"""schemathesis asks what the OpenAPI description allows, and what it does not."""
+"""schemathesis sends requests that the OpenAPI description allows, and others."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
-from dashboard.client import NOW
-from dpsqlp.dashboard.answers import Answers
+from dashboard.api_client import NOW
+from dpsqlp.dashboard.api import Api
 from dpsqlp.dashboard.app import make_app
 from dpsqlp.dashboard.guard import Policy
 from dpsqlp.dashboard.openapi import description
-from dpsqlp.dashboard.origins import find_origins
+from dpsqlp.dashboard.release_sources import find_sources
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +27,8 @@ PATHS = list(description(operator=True)["paths"])
 @pytest.fixture(scope="module")
 def described(ran: Path) -> Any:
     cache = Path(tempfile.mkdtemp(dir=ran))
-    answers = Answers(find_origins(ran / "state", cache), lambda: NOW, ran / "state")
-    app = make_app(answers, Policy(hosts=None), operator=True)
+    api = Api(find_sources(ran / "state", cache), lambda: NOW, ran / "state")
+    app = make_app(api, Policy(hosts=None), operator=True)
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
@@ -38,7 +38,7 @@ def described(ran: Path) -> Any:
 def test_what_is_described_is_answered(
     described: Any, path: str, sink: str | None, mode: GenerationMode
 ) -> None:
-    """No server error, no status or shape that is not described, wrong questions refused."""
+    """No server error, only described statuses and shapes; invalid requests are refused."""
     operation = described[path]["GET"]
     if sink is not None and "{name}" not in path:
         return

@@ -1,4 +1,4 @@
-"""Who may ask what: the page refuses before it looks."""
+"""Requests that the server refuses, and the headers of its responses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.client import SINK, client
+from dashboard.api_client import SINK, client
 from dpsqlp.dashboard.guard import ADDRESS_MAX, Policy
-from dpsqlp.dashboard.process import Settings, address, is_loopback, listen
+from dpsqlp.dashboard.server import Settings, address, is_loopback, listen
 from dpsqlp.errors import PlanError
 
 TOKEN = "correct-horse"
@@ -38,7 +38,7 @@ def test_a_token_is_asked_for(ran: Path, path: str) -> None:
     assert asked.get(path, params={"token": TOKEN}).status_code == 401
     assert asked.get(path, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
     assert asked.get(path.upper()).status_code in (401, 404)
-    assert asked.get("/").status_code == 200  # the page itself holds nothing
+    assert asked.get("/").status_code == 200  # the static page contains no data
     assert TOKEN not in asked.get("/").text
 
 
@@ -66,14 +66,14 @@ def test_no_way_around_the_token(ran: Path, trick: str) -> None:
     ],
 )
 def test_another_name_is_refused(ran: Path, host: str, welcome: bool) -> None:
-    """A page elsewhere may point its own name at this machine."""
+    """Against DNS rebinding: another site may point its name at this machine."""
     answer = client(ran / "state").get("/api/v1/sinks", headers={"Host": host})
     assert answer.status_code == (200 if welcome else 421)
 
 
 @pytest.mark.parametrize("path", PROTECTED)
 def test_a_page_elsewhere_may_not_ask(ran: Path, path: str) -> None:
-    """It could not read the answer, but make the server work for it."""
+    """The other site could not read the response, but could make the server work."""
     asked = client(ran / "state")
     for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
         assert asked.get(path, headers={"Sec-Fetch-Site": site}).status_code == status
@@ -101,8 +101,8 @@ def test_oversized_requests_are_refused(ran: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/../about.py",
-        "/..%2fabout.py",
+        "/../metadata.py",
+        "/..%2fmetadata.py",
         "/%2e%2e/%2e%2e/etc/passwd",
         "/static/../../secret",
         "/style.css/../../app.py",
@@ -147,7 +147,7 @@ def test_the_page_loads_nothing_from_elsewhere(ran: Path) -> None:
     assert "://" not in page
     assert "<script>" not in page
     assert "style=" not in page
-    for name in ("app", "api", "dom", "charts", "keys", "course", "windows", "promise", "health"):
+    for name in ("app", "api", "dom", "charts", "keys", "key", "windows", "privacy", "health"):
         text = asked.get(f"/{name}.js").text
         assert text.replace("http://www.w3.org/2000/svg", "").count("://") == 0, name
         for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):

@@ -1,4 +1,4 @@
-"""The promise in plain words says what the theorem says."""
+"""The privacy guarantee in plain words says what the theorem says."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from dpsqlp.dashboard.about import About
+from dpsqlp.dashboard.metadata import Metadata
 from dpsqlp.dashboard.statement import plain_words
 
 
 @pytest.fixture
 def numbers(ran: Path) -> dict[str, Any]:
-    about = About.read(ran / "state" / "popular.releases")
-    assert about is not None
-    return about.numbers
+    metadata = Metadata.read(ran / "state" / "popular.releases")
+    assert metadata is not None
+    return metadata.numbers
 
 
 def words(numbers: dict[str, Any], title: str) -> list[str]:
@@ -41,7 +41,7 @@ def test_what_selection_and_filters_do_to_values_is_said(numbers: dict[str, Any]
     public = numbers | {"selection": None}
     for said in (numbers, public):
         text = " ".join(words(said, "What you see"))
-        assert "lean upwards" in text
+        assert "upwards" in text
         assert "HAVING or LIMIT" in text
         assert "not at others" not in text
     text = " ".join(words(numbers | {"release": "threshold"}, "What you see"))
@@ -53,7 +53,7 @@ def test_what_selection_and_filters_do_to_values_is_said(numbers: dict[str, Any]
 def test_a_unit_of_several_columns_and_several_sinks(numbers: dict[str, Any]) -> None:
     several = numbers | {"unit": ["user", "day"]}
     text = " ".join(words(several, "What is not promised"))
-    assert "Not protected as a whole is a user" in text
-    assert "Not protected as a whole" not in str(plain_words("popular", numbers))
+    assert "A user as a whole is not protected" in text
+    assert "as a whole is not protected" not in str(plain_words("popular", numbers))
     assert "everything that popular publishes" in " ".join(words(numbers, "How much"))
-    assert "other sinks on this page" in text
+    assert "other sinks on this dashboard" in text

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dpsqlp.demo import run_demo
 from dpsqlp.demo.data import DAY_US, FINAL, START_US, TICKET, generate
-from dpsqlp.demo.view import Moment, Row, show
+from dpsqlp.demo.view import Row, Snapshot, show
 from dpsqlp.errors import StateError
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def test_the_table_fits_the_console(width: int) -> None:
     rows = (Row("/a/rather/long/page", 1_000, 10.0, 1_010), Row("/b", -3, 10.0, 0))
     printed = io.StringIO()
     console = Console(file=printed, width=width)
-    console.print(show(Moment("12:00", 24, 48, rows, 9), width))
+    console.print(show(Snapshot("12:00", 24, 48, rows, 9), width))
     text = printed.getvalue()
     assert "1,010" in text
     assert "2 pages released of 9" in text
@@ -51,7 +51,7 @@ def test_a_page_stands_beside_it(tmp_path: Path) -> None:
     console = Console(file=printed, width=200, force_terminal=False)
     run_demo(fast=True, keep=tmp_path / "kept", dashboard=True, console=console)
     text = printed.getvalue()
-    assert "The page to watch, while this runs: http://127.0.0.1:" in text
+    assert "Dashboard, while this runs: http://127.0.0.1:" in text
     assert f"dpsqlp serve {tmp_path / 'kept' / 'views.state'}" in text
     kept = tmp_path / "kept" / "views.state" / "popular.releases"
     assert len(list(kept.glob("*.parquet"))) == 48

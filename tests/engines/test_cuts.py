@@ -79,7 +79,7 @@ def test_a_cut_that_is_missing_between_others_is_refused(tmp_path: Path) -> None
 
 
 def test_a_missing_cut_of_spooled_records_is_noticed(tmp_path: Path) -> None:
-    """Their source has no position, but each cut names the one before."""
+    """Their source has no offset, but each cut names the one before."""
     sql = script(source="connector = 'python'")
     engine = made(tmp_path, sql, clock=FakeClock(START))
     first = engine.next_trigger

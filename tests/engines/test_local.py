@@ -10,21 +10,22 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from dpsqlp.engines.clock import SystemClock
-from dpsqlp.engines.engine import Progress, micro_batch, serialise
+from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.release_query import serialise
 from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, SourceError, SqlError, TriggerError, UnavailableError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources import base
+from dpsqlp.sources import size
 from dpsqlp.sources.base import GridTime
-from dpsqlp.sources.pushed import PushedSource, StandardInput
+from dpsqlp.sources.python_frames import PythonSource
+from dpsqlp.sources.standard_input import StandardInput
 from dpsqlp.state.journal import MANIFEST, Intent
 from dpsqlp.state.sealed import read_public
 from dpsqlp.state.storage import LocalStorage
@@ -198,7 +199,7 @@ class Pushing:
         self.engine = made(folder, sql, clock=self.clock)
 
     def push(self, given: Sequence[Record]) -> None:
-        assert isinstance(self.engine.source, PushedSource)
+        assert isinstance(self.engine.source, PythonSource)
         self.engine.source.push(table(given))
 
     def run(self, triggers: int | None = None) -> dict[int, list[dict[str, Any]]]:
@@ -461,7 +462,7 @@ def test_a_source_that_is_away_is_asked_at_every_grid_time_and_between(tmp_path:
     asked: list[int] = []
     ran: list[Progress] = []
 
-    def away(position: Any, at: GridTime) -> Any:
+    def away(offset: Any, at: GridTime) -> Any:
         asked.append(clock.time - START - QUARTER)
         raise UnavailableError("The server is away.")
 
@@ -484,15 +485,15 @@ def test_an_answer_after_the_next_grid_time_is_of_no_use(tmp_path: Path) -> None
     clock = FakeClock(START)
     engine = made(tmp_path, script(source=PUSHED), clock=clock)
     original, slow = engine.source.cut, [True]
-    assert isinstance(engine.source, PushedSource)
+    assert isinstance(engine.source, PythonSource)
     engine.source.push(table(crowd("a", START + QUARTER)))
 
-    def late(position: Any, at: GridTime) -> Any:
+    def late(offset: Any, at: GridTime) -> Any:
         if slow:
             slow.clear()
             clock.time += QUARTER
             return {"spool": "spool/none"}
-        return original(position, at)
+        return original(offset, at)
 
     engine.source.cut = late  # type: ignore[method-assign]
     ran: list[Progress] = []
@@ -626,7 +627,7 @@ def test_a_batch_larger_than_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not split by count: the trigger has not run, and runs where there is room."""
-    monkeypatch.setattr(base, "BATCH_BYTES_MAX", 10)
+    monkeypatch.setattr(size, "BATCH_BYTES_MAX", 10)
     sql = script(source=PUSHED)
     pipeline = Pushing(tmp_path, sql, [])
     pipeline.push(crowd("a", START))
@@ -637,13 +638,6 @@ def test_a_batch_larger_than_memory_is_refused(
     monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
     again = Pushing(tmp_path, sql, [])
     assert len(again.run(1)[FIRST]) == 1
-
-
-def test_more_text_than_arrow_has_in_one_piece_is_refused() -> None:
-    """Arrow then leaves it in several."""
-    pieces = pa.table({"key_0": pa.chunked_array([["a"], ["b"]])})
-    with pytest.raises(SourceError, match=r"more than 2 GiB.*has not run"):
-        micro_batch(Mock(combine_chunks=lambda: pieces))
 
 
 def test_spools_do_not_outlive_their_trigger(tmp_path: Path) -> None:
@@ -672,12 +666,12 @@ def test_what_was_read_ahead_for_another_intent_is_not_used(tmp_path: Path) -> N
     engine = made(tmp_path, script(emit=replay(START, START + HOUR)))
     engine.step()
     intent, _ = engine._ahead[0]
-    low, _ = intent.records["span"]
-    other = Intent(intent.trigger, intent.records | {"span": [low, low]})
-    engine._ahead[0] = (other, engine._reader.submit(engine._run_row_query, other))
+    offsets: Any = intent.offsets
+    low, high = offsets["span"]
+    other = Intent(intent.trigger, offsets | {"span": [low, low]})
+    engine._ahead[0] = (other, engine._start_reading(other))
     before = engine.records
     engine.step()
-    low, high = intent.records["span"]
     expected = sum(at is not None and low <= at < high for *_, at in rows)
     assert expected > 0
     assert engine.records - before == expected

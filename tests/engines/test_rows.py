@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from dpsqlp.engines import row_query as rows_module
 from dpsqlp.engines.row_query import RowQuery
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import show
+from dpsqlp.sources.columns import show
 from dpsqlp.sql import compile_script
 from dpsqlp.sql.query import Query
+from dpsqlp.sql.row_limits import ROWS_MAX
 from support.fake_clock import START, FakeClock
 from support.pipelines import HOUR, MINUTE, SECRET, Record, made, replay, run_all, script, step
 from support.pipelines import write as write_file
@@ -113,9 +115,13 @@ def evaluated(columns: str, key: str, table: pa.Table) -> tuple[dict[int, Any], 
     query = compiled(columns, key)
     numbered = table.add_column(0, "unit", pa.array(range(table.num_rows), pa.int64()))
     with RowQuery(query, Given(query, numbered), 2) as rows:  # type: ignore[arg-type]
-        result = rows.run(None, None)
-        units, keys = result.column("unit_0").to_pylist(), result.column("key_0").to_pylist()
-        return dict(zip(units, keys, strict=True)), rows.dropped
+        found = rows.run(None, None, all_rows)
+    return {row["unit_0"]: row["key_0"] for row in found}, rows.dropped
+
+
+def all_rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """The rows of a result."""
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 NUMBERS = pa.table({"x": pa.array([1, 0, 1, 0, 0, 0, 1, 1, 0], pa.int64())})
@@ -141,15 +147,15 @@ def test_errors_that_invalidate_the_database() -> None:
 
 def test_rows_that_fail_only_together_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that many rows take is no reason to drop one."""
-    whole = rows_module.bounded_table
+    whole = rows_module.result_batches
 
-    def short_of_memory(result: duckdb.DuckDBPyRelation) -> pa.Table:
-        table = whole(result)
-        if "unit_0" in table.column_names and table.num_rows > 2:
+    def short_of_memory(result: Any, *rows: int) -> Iterator[pa.RecordBatch]:
+        batches = list(whole(result, *rows))
+        if "unit_0" in result.columns and sum(batch.num_rows for batch in batches) > 2:
             raise duckdb.OutOfMemoryException("together")
-        return table
+        return iter(batches)
 
-    monkeypatch.setattr(rows_module, "bounded_table", short_of_memory)
+    monkeypatch.setattr(rows_module, "result_batches", short_of_memory)
     kept, dropped = evaluated("x BIGINT", "x + 1", NUMBERS)
     assert (sorted(kept), dropped) == (list(range(9)), 0)
 
@@ -159,7 +165,7 @@ def test_a_query_that_fails_without_rows_is_an_error(monkeypatch: pytest.MonkeyP
     query = compiled("x BIGINT", "x")
     broken = replace(query, row_sql="SELECT error('always') AS unit_0")
     with RowQuery(broken, Given(query, NUMBERS), 1) as rows, pytest.raises(duckdb.Error):  # type: ignore[arg-type]
-        rows.run(None, None)
+        rows.run(None, None, list)
 
 
 VALUES = {
@@ -171,6 +177,15 @@ VALUES = {
     "TIMETZ": "'12:00:00+15:59:59'",
     "DECIMAL(38, 3)": "'99999999999999999999999999999999999.999'",
     "STRUCT(a INTEGER[], b DATE)": "{'a': [1, NULL], 'b': 'infinity'}",
+    "STRUCT(a HUGEINT, b UUID[])": "{'a': -170141183460469231731687303715884105728, 'b':"
+    " ['ffffffff-ffff-ffff-ffff-ffffffffffff', NULL]}",
+    "STRUCT(a TIMETZ, b JSON)[]": """[{'a': '12:00:00-15:59:59', 'b': '{"a": 1}'}]""",
+    "TIMESTAMP_NS[2]": "['2262-04-11 23:47:16.854775806', NULL]",
+    "MAP(VARCHAR, UHUGEINT)": "MAP {'a': 340282366920938463463374607431768211455}",
+    "TIMESTAMPTZ": "'294247-01-10 04:00:54.775806'",
+    "TIMESTAMP_S[]": "['290309-12-22 (BC) 00:00:00']",
+    "ENUM('a', 'b')[]": "['b', NULL]",
+    "BLOB[]": r"['\x00\xFF']",
 }
 
 
@@ -194,9 +209,9 @@ def test_every_type_of_value_is_evaluated_as_it_is() -> None:
         fails = f"TIME_BUCKET(TO_MINUTES(GREATEST(x, {least})), TIMESTAMP '2020-01-01') IS NULL"
         query = compiled(f"{columns}, x BIGINT", f"CASE WHEN {fails} THEN NULL ELSE {texts} END")
         with RowQuery(query, InDatabase(query, NUMBERS), 1) as rows:  # type: ignore[arg-type]
-            result = rows.run(None, None)
+            result = rows.run(None, None, all_rows)
         assert rows.dropped == 1 - least
-        found.append(set(result.column("key_0").to_pylist()))
+        found.append({row["key_0"] for row in result})
     assert found[0] == found[1]
     assert None not in found[0]
 
@@ -221,7 +236,68 @@ def test_what_fails_late_says_nothing_about_a_record(tmp_path: Path) -> None:
         late = database.sql("SELECT CAST(CASE WHEN i > 4000000 THEN 'secret' END AS INTEGER)"
                             " FROM range(5000000) AS r(i)")  # fmt: skip
         try:
-            rows_module.bounded_table(late)
+            list(rows_module.result_batches(late))
         except Exception as failed:
             said = str(failed)
     assert "secret" not in said
+
+
+class Unread(Given):
+    """A source with a column that cannot be read, and a row that fails."""
+
+    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+        database.execute(
+            "CREATE OR REPLACE TEMP VIEW s AS SELECT i AS unit, i AS x, repeat('a', 4000) AS t,"
+            " CASE WHEN i >= 0 THEN error('read') END AS note FROM range(600000) AS r(i)"
+        )
+
+
+@pytest.mark.parametrize("key", ["1", "LENGTH(t)"])
+def test_a_failing_row_needs_no_memory_for_all_rows(key: str) -> None:
+    """Unused columns are not read, and 2.4 GB of the others are read in pieces."""
+    fails = "TIME_BUCKET(TO_MINUTES(x), TIMESTAMP '2020-01-01') IS NULL"
+    query = compiled("x BIGINT, t TEXT, note TEXT", f"CASE WHEN {fails} THEN 0 ELSE {key} END")
+    found = 0
+    with RowQuery(query, Unread(query, NUMBERS), 1) as rows, suppress(duckdb.Error):  # type: ignore[arg-type]
+        found = rows.run(None, None, lambda batches: sum(batch.num_rows for batch in batches))
+    assert (found, rows.dropped) == (599_999, 1)
+
+
+def test_a_row_with_a_large_result_is_evaluated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too much to hold is evaluated again, not dropped."""
+    monkeypatch.setattr(rows_module, "_HELD_BYTES", 10)
+    kept, dropped = evaluated("x BIGINT", "TIME_BUCKET(TO_MINUTES(x), TIMESTAMP '2020-01-01')",
+                              NUMBERS)  # fmt: skip
+    assert sorted(kept) == [n for n in range(9) if n not in FAILING]
+    assert dropped == len(FAILING)
+
+
+LIST = "UNNEST(s.l) AS t(y)"
+UNNESTING = [
+    *(f"FROM s, {LIST}", f"FROM s LEFT JOIN {LIST} ON TRUE", f"FROM s JOIN {LIST} ON y >= 0"),
+    *(f"FROM s, {LIST} WHERE LEN(l) + y > 0", f"FROM s, {LIST} JOIN p ON y = p.a"),
+    *(f"FROM s, {LIST} LEFT JOIN p ON y = p.a", f"FROM s, {LIST} WHERE y IN (SELECT a FROM p)"),
+    *(f"FROM s, {LIST} SEMI JOIN p ON y = p.a", f"FROM p JOIN s ON p.a = s.unit, {LIST}"),
+    "FROM (SELECT *, UNNEST(l) AS y FROM s) LEFT JOIN p ON y = p.a",
+]
+
+
+@pytest.mark.parametrize("rows", UNNESTING)
+def test_a_row_may_become_as_many_rows_as_documented(rows: str) -> None:
+    """Alone and beside others, also if the query uses the list itself and a large table."""
+    table = pa.table({"a": range(1, 100_001)})
+    (sink,) = compile_script(
+        "CREATE SOURCE s (unit BIGINT, l BIGINT[]); CREATE SINK o AS SELECT WITH"
+        " DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = unit,"
+        f" max_rows_contributed = 1) LEN(l) AS key, COUNT(*) AS n {rows} GROUP BY key {EVERY};",
+        tables={"p": table},
+    ).sinks
+    longest = list(range(1, ROWS_MAX + 1))
+    for lists in ([longest], [[*longest, 1], longest, [7]]):
+        units = pa.array(range(1, len(lists) + 1), pa.int64())
+        given = pa.table({"unit": units, "l": pa.array(lists, pa.list_(pa.int64()))})
+        source = Given(sink.query, given)
+        with RowQuery(sink.query, source, 1) as evaluating:  # type: ignore[arg-type]
+            found = evaluating.run(None, None, lambda batches: sum(b.num_rows for b in batches))
+        left_out = len(lists) - 1 if "LEFT JOIN UNNEST" in rows else len(lists) // 2
+        assert (found, source.reads, evaluating.dropped) == (ROWS_MAX + left_out, 1, 0)

@@ -6,27 +6,27 @@ import os
 import signal
 
 from dpsqlp.errors import PlanError
-from dpsqlp.experiments.subprocesses import Tell, peak_memory_bytes
+from dpsqlp.experiments.subprocesses import OnProgress, peak_memory_bytes
 
 
-def count(size: int, tell: Tell) -> int:
+def count(size: int, on_progress: OnProgress) -> int:
     for done in range(1, size + 1):
-        tell(done, size)
+        on_progress(done, size)
     return os.getpid()
 
 
-def refuse(tell: Tell) -> None:
+def refuse(on_progress: OnProgress) -> None:
     raise PlanError("It cannot be promised.")
 
 
-def vanish(tell: Tell) -> None:
+def vanish(on_progress: OnProgress) -> None:
     os._exit(9)
 
 
-def interrupted(tell: Tell) -> str:
+def interrupted(on_progress: OnProgress) -> str:
     os.kill(os.getpid(), signal.SIGINT)
     return "went on"
 
 
-def peak(tell: Tell) -> int:
+def peak(on_progress: OnProgress) -> int:
     return peak_memory_bytes()

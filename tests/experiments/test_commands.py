@@ -43,7 +43,9 @@ def answer(*words: str | Path) -> dict[str, Any]:
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process for each run would load the kernels each time."""
     monkeypatch.setattr(
-        subprocesses, "run_in_subprocess", lambda work, *arguments, tell: work(*arguments, tell)
+        subprocesses,
+        "run_in_subprocess",
+        lambda work, *arguments, on_progress: work(*arguments, on_progress),
     )
     monkeypatch.setattr(industry, "SHOPPING_TRIGGERS", 6)
     monkeypatch.setattr(industry, "TRENDS_TRIGGERS", 6)

@@ -181,7 +181,7 @@ def test_a_run_uses_the_preset_s_plan_from_files_to_files(tmp_path: Path) -> Non
     with pytest.raises(StateError, match="are not those this state was made with"):
         open_engine(sink, state=work / "state", secret=work / "secret", folder=work)
     storage = SealedStorage(LocalStorage(work / "state" / "counts"))
-    with pytest.raises(StateError, match="others are there"):
+    with pytest.raises(StateError, match="other files exist"):
         create_instance(storage, sink.query, plan, bytes(32), 0, 2)
 
 
@@ -291,19 +291,21 @@ def test_scale_extrapolates_in_a_straight_line() -> None:
 
 def test_work_apart_reports_answers_and_refuses() -> None:
     told: list[tuple[int, int]] = []
-    tell = lambda *done: told.append(done)  # noqa: E731
-    assert subprocesses.run_in_subprocess(jobs.count, 2, tell=tell) != os.getpid()
+    on_progress = lambda *done: told.append(done)  # noqa: E731
+    assert subprocesses.run_in_subprocess(jobs.count, 2, on_progress=on_progress) != os.getpid()
     assert told == [(1, 2), (2, 2)]
     with pytest.raises(DpsqlpError, match=r"It cannot be promised\."):
-        subprocesses.run_in_subprocess(jobs.refuse, tell=tell)
+        subprocesses.run_in_subprocess(jobs.refuse, on_progress=on_progress)
     with pytest.raises(DpsqlpError, match="code 9"):
-        subprocesses.run_in_subprocess(jobs.vanish, tell=tell)
+        subprocesses.run_in_subprocess(jobs.vanish, on_progress=on_progress)
     assert (
-        subprocesses.run_in_subprocess(jobs.interrupted, tell=tell) == "went on"
+        subprocesses.run_in_subprocess(jobs.interrupted, on_progress=on_progress) == "went on"
     )  # Ctrl-C is its parent's
 
 
 def test_memory_is_the_run_s_own_not_its_parent_s() -> None:
     ballast = np.ones(1 << 26)  # half a gigabyte, touched
     assert subprocesses.peak_memory_bytes() > ballast.nbytes
-    assert subprocesses.run_in_subprocess(jobs.peak, tell=lambda *done: None) < ballast.nbytes
+    assert (
+        subprocesses.run_in_subprocess(jobs.peak, on_progress=lambda *done: None) < ballast.nbytes
+    )

@@ -23,10 +23,10 @@ from confluent_kafka import Producer
 
 from dpsqlp.clients import avro as schemas_module
 from dpsqlp.clients import kafka as clients
-from dpsqlp.clients.avro import Schemas, UnusableError, parsed
+from dpsqlp.clients.avro import Schemas, UnusableError, parse_schema
 from dpsqlp.errors import DpsqlpError, PlanError, SourceError, UnavailableError
 from dpsqlp.sources.avro import AvroDecoder, _column
-from dpsqlp.sources.base import declared_schema
+from dpsqlp.sources.columns import declared_schema
 from dpsqlp.sources.kafka import KafkaSource
 from dpsqlp.sql.query import OptionValue, SourceDef
 from kafka.broker import PASSWORD, USER, Broker, Registry
@@ -43,9 +43,9 @@ def made(broker: Broker, topic: str, folder: Any = Path(), **options: Any) -> Ka
     return KafkaSource(SourceDef("s", COLUMNS, given | named), folder)
 
 
-def planned(source: KafkaSource, position: Any, trigger: int) -> Any:
-    """What a trigger reads, from a position to now."""
-    return source.complete(source.cut(position, at(trigger)))
+def planned(source: KafkaSource, offset: Any, trigger: int) -> Any:
+    """What a trigger reads, from an offset to now."""
+    return source.complete(source.cut(offset, at(trigger)))
 
 
 def rows(source: KafkaSource, records: Any) -> list[tuple[Any, ...]]:
@@ -63,11 +63,11 @@ def record(unit: str) -> dict[str, Any]:
     return {"unit": unit, "k": 1, "ts": "2026-01-01 00:00:00"}
 
 
-def taken(source: KafkaSource, position: Any) -> Any:
+def taken(source: KafkaSource, offset: Any) -> Any:
     """What a transaction gave, which shows a moment after it has ended."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
-        records = planned(source, position, 2)
+        records = planned(source, offset, 2)
         if any(first < end for _, first, end in records["ranges"]):
             return records
     raise TimeoutError
@@ -77,19 +77,19 @@ def test_a_trigger_takes_all_that_has_arrived_and_nothing_later(broker: Broker, 
     """A range reads the same records each time, whatever came after it."""
     broker.create(topic, 2)
     source = made(broker, topic)
-    begin = source.begin()
+    begin = source.initial_offset()
     broker.send(topic, [record("a"), record("b")], 0)
     broker.send(topic, [record("c")], 1)
     first = planned(source, begin, 5)
     broker.send(topic, [record("d")], 1)
     assert units(source, first) == ["a", "b", "c"]
-    position = source.after(begin, json.loads(json.dumps(first)))
-    second = planned(source, position, 6)
+    offset = source.next_offset(begin, json.loads(json.dumps(first)))
+    second = planned(source, offset, 6)
     assert units(source, second) == ["d"]
     assert units(source, first) == ["a", "b", "c"]
-    last = source.after(position, second)
+    last = source.next_offset(offset, second)
     assert units(source, planned(source, last, 7)) == []
-    assert source.after(last, None) == last
+    assert source.next_offset(last, None) == last
     assert units(source, None) == []
     source.close()
 
@@ -99,11 +99,13 @@ def test_new_partitions_are_read_from_their_start(broker: Broker, topic: str) ->
     broker.create(topic, 1)
     source = made(broker, topic, start="latest")
     broker.send(topic, [record("before")])
-    position = source.after(source.begin(), planned(source, source.begin(), 1))
+    offset = source.next_offset(
+        source.initial_offset(), planned(source, source.initial_offset(), 1)
+    )
     broker.send(topic, [record("a")])
     broker.grow(topic, 3)
     broker.send(topic, [record("b")], 2)
-    assert units(source, planned(source, position, 2)) == ["a", "b"]
+    assert units(source, planned(source, offset, 2)) == ["a", "b"]
     source.close()
 
 
@@ -112,7 +114,7 @@ def test_the_first_trigger_reads_all_or_begins_at_the_end(broker: Broker, topic:
     broker.send(topic, [record("a")])
     for start, expected in (("earliest", ["a"]), ("latest", [])):
         source = made(broker, topic, start=start)
-        assert units(source, planned(source, source.begin(), 1)) == expected
+        assert units(source, planned(source, source.initial_offset(), 1)) == expected
         source.close()
 
 
@@ -126,15 +128,15 @@ def test_only_committed_records_count(broker: Broker, topic: str) -> None:
     producer.produce(topic, json.dumps(record("aborted")))
     producer.flush()
     broker.send(topic, [record("a")])
-    held = planned(source, source.begin(), 1)
+    held = planned(source, source.initial_offset(), 1)
     assert units(source, held) == []
     producer.abort_transaction()
-    freed = taken(source, source.after(source.begin(), held))
+    freed = taken(source, source.next_offset(source.initial_offset(), held))
     assert units(source, freed) == ["a"]
     producer.begin_transaction()
     producer.produce(topic, json.dumps(record("b")))
     producer.commit_transaction()
-    after = source.after(source.begin(), freed)
+    after = source.next_offset(source.initial_offset(), freed)
     ends_with_a_marker = taken(source, after)
     assert units(source, ends_with_a_marker) == ["b"]
     source.close()
@@ -153,7 +155,7 @@ def test_a_compacted_topic_has_gaps(broker: Broker, topic: str) -> None:
     for number in range(6):
         broker.send(topic, [record(f"u{number}")], key=b"same")
         time.sleep(0.1)
-    range_ = planned(source, source.begin(), 1)
+    range_ = planned(source, source.initial_offset(), 1)
     deadline = time.monotonic() + WAIT_SECONDS
     while len(found := units(source, range_)) > 3 and time.monotonic() < deadline:
         broker.send(topic, [record("later")], key=b"other")  # closes the segment
@@ -168,19 +170,21 @@ def test_expired_records_are_refused_unless_that_is_accepted(broker: Broker, top
     broker.create(topic)
     source = made(broker, topic)
     broker.send(topic, [record(name) for name in "abcdefg"])
-    position = source.after(source.begin(), planned(source, source.begin(), 1))
+    offset = source.next_offset(
+        source.initial_offset(), planned(source, source.initial_offset(), 1)
+    )
     broker.send(topic, [record(name) for name in "hijk"])
-    range_ = planned(source, position, 2)
+    range_ = planned(source, offset, 2)
     broker.expire(topic, 9)
-    for call in (lambda: planned(source, position, 2), lambda: rows(source, range_)):
+    for call in (lambda: planned(source, offset, 2), lambda: rows(source, range_)):
         with pytest.raises(SourceError, match="skip_unprotected") as refusal:
             call()
         assert not re.search(r"\d", str(refusal.value).replace(topic, ""))
     skipping = made(broker, topic, expired="skip_unprotected")
-    assert units(skipping, planned(skipping, position, 2)) == ["j", "k"]
+    assert units(skipping, planned(skipping, offset, 2)) == ["j", "k"]
     assert units(skipping, range_) == ["j", "k"]
     fresh = made(broker, topic)  # begins with what there is
-    assert units(fresh, planned(fresh, fresh.begin(), 1)) == ["j", "k"]
+    assert units(fresh, planned(fresh, fresh.initial_offset(), 1)) == ["j", "k"]
     for each in (source, skipping, fresh):
         each.close()
 
@@ -189,17 +193,17 @@ def test_a_topic_that_disappears(broker: Broker, topic: str) -> None:
     """Refused at the start; waited for later; read from its start when it is made again."""
     source = made(broker, topic)
     with pytest.raises(SourceError, match="no topic"):
-        planned(source, source.begin(), 1)
+        planned(source, source.initial_offset(), 1)
     broker.create(topic)
     broker.send(topic, [record("a"), record("b")])
-    first = planned(source, source.begin(), 1)
-    position = source.after(source.begin(), first)
+    first = planned(source, source.initial_offset(), 1)
+    offset = source.next_offset(source.initial_offset(), first)
     broker.delete(topic)
     with pytest.raises(UnavailableError, match="no topic"):
-        planned(source, position, 2)
+        planned(source, offset, 2)
     broker.create(topic)
     broker.send(topic, [record("c"), record("d"), record("e")])
-    assert units(source, planned(source, position, 2)) == ["c", "d", "e"]
+    assert units(source, planned(source, offset, 2)) == ["c", "d", "e"]
     with pytest.raises(SourceError, match="skip_unprotected"):
         rows(source, first)  # the records of that intent are gone
     skipping = made(broker, topic, expired="skip_unprotected")
@@ -213,10 +217,12 @@ def test_a_topic_that_has_lost_its_end(broker: Broker, topic: str) -> None:
     broker.create(topic)
     broker.send(topic, [record("a")])
     source = made(broker, topic)
-    position = source.after(source.begin(), planned(source, source.begin(), 1))
-    position["offsets"]["0"] = 7
+    offset = source.next_offset(
+        source.initial_offset(), planned(source, source.initial_offset(), 1)
+    )
+    offset["offsets"]["0"] = 7
     with pytest.raises(SourceError, match="fewer records"):
-        planned(source, position, 2)
+        planned(source, offset, 2)
     source.close()
 
 
@@ -231,7 +237,7 @@ def test_what_cannot_be_decoded_is_a_dead_letter(
     letters = broker.create(f"{topic}-dead")
     source = made(broker, topic, tmp_path, dead_letters="dead", dead_letter_topic=letters)
     broker.send(topic, [record("a"), *BAD, None, record("b")])
-    range_ = planned(source, source.begin(), 12)
+    range_ = planned(source, source.initial_offset(), 12)
     assert units(source, range_) == ["a", "b"]
     assert source.undecodable == len(BAD)
     assert [value for _, value in broker.read(letters)] == BAD
@@ -252,8 +258,8 @@ def test_what_cannot_be_decoded_is_a_dead_letter(
     nowhere.close()
     other = made(broker, topic, tmp_path, dead_letters="dead")  # another sink's trigger 12
     broker.send(topic, [b"another"])
-    position = other.after(other.begin(), range_)
-    assert units(other, planned(other, position, 12)) == []
+    offset = other.next_offset(other.initial_offset(), range_)
+    assert units(other, planned(other, offset, 12)) == []
     assert len(list((tmp_path / "dead").iterdir())) == 2
     other.close()
 
@@ -263,12 +269,12 @@ def test_a_dead_letter_never_stops_a_trigger(broker: Broker, topic: str) -> None
     broker.create(topic, max_message_bytes="3000000")
     missing = made(broker, topic, dead_letter_topic=f"{topic}-missing")
     with pytest.raises(SourceError, match="for dead letters"):
-        planned(missing, missing.begin(), 1)
+        planned(missing, missing.initial_offset(), 1)
     missing.close()
     letters = broker.create(f"{topic}-small", max_message_bytes="1000")
     broker.send(topic, [record("a"), b"x" * 2_000_000, b"y" * 2_000, b"z"])
     source = made(broker, topic, dead_letter_topic=letters)
-    assert units(source, planned(source, source.begin(), 1)) == ["a"]
+    assert units(source, planned(source, source.initial_offset(), 1)) == ["a"]
     assert source.undecodable == 3
     assert [value for _, value in broker.read(letters)] == [b"z"]
     source.close()
@@ -288,7 +294,7 @@ def test_a_record_that_the_client_cannot_unpack_is_passed_by(broker: Broker, top
     for name in "bcd":
         broker.send(topic, [record(name)])
     source = made(broker, topic, **small)
-    range_ = planned(source, source.begin(), 1)
+    range_ = planned(source, source.initial_offset(), 1)
     for _ in range(3):
         assert units(source, range_) == ["a", "b", "c", "d"]
     assert source.undecodable == 6
@@ -299,18 +305,20 @@ def test_a_partition_that_is_not_listed_for_a_moment_is_not_read_again(
     broker: Broker, topic: str
 ) -> None:
     source = made(broker, topic)
-    position = {"topic": "t", "offsets": {"0": 5, "1": 9}}
-    after = source.after(position, {"topic": "t", "ranges": [[0, 5, 6]]})
+    offset: Any = {"topic": "t", "offsets": {"0": 5, "1": 9}}
+    read: Any = {"topic": "t", "ranges": [[0, 5, 6]]}
+    after = source.next_offset(offset, read)
     assert after["offsets"] == {"0": 6, "1": 9}
-    assert source.after(position, {"topic": "new", "ranges": [[0, 0, 6]]})["offsets"] == {"0": 6}
+    read = {"topic": "new", "ranges": [[0, 0, 6]]}
+    assert source.next_offset(offset, read)["offsets"] == {"0": 6}
 
 
-def test_the_position_of_another_source_is_refused(broker: Broker, topic: str) -> None:
+def test_the_offset_of_another_source_is_refused(broker: Broker, topic: str) -> None:
     source = made(broker, topic)
     others: list[Any] = [None, {"taken": []}, {"table": "t", "column": "id", "after": "3"}]
-    for position in others:
+    for offset in others:
         with pytest.raises(SourceError, match="connector it had"):
-            planned(source, position, 1)
+            planned(source, offset, 1)
     source.close()
 
 
@@ -328,7 +336,7 @@ def test_a_field_of_another_type_or_a_new_one_changes_no_other(broker: Broker, t
         ],
     )
     source = made(broker, topic)
-    found = rows(source, planned(source, source.begin(), 1))
+    found = rows(source, planned(source, source.initial_offset(), 1))
     source.close()
     assert [row[:2] for row in found] == [
         ("a", 1),
@@ -388,7 +396,7 @@ def test_avro_by_a_schema_file(broker: Broker, topic: str, tmp_path: Path) -> No
     none = avro(FIRST, {"unit": "b", "k": None, "ts": 1767225602000})
     far = avro(FIRST, {"unit": "far", "k": 1, "ts": 2**62})  # beyond the calendar
     broker.send(topic, [good, good + b"\0", good[:-1], none, far, b""])
-    found = rows(source, planned(source, source.begin(), 1))
+    found = rows(source, planned(source, source.initial_offset(), 1))
     source.close()
     assert [(unit, k, ts.second) for unit, k, ts in found] == [("a", 7, 1), ("b", None, 2)]
     assert source.undecodable == 4
@@ -413,7 +421,7 @@ def test_avro_by_a_registry_with_a_schema_that_changes(
             b"{}",
         ],
     )
-    range_ = planned(source, source.begin(), 1)
+    range_ = planned(source, source.initial_offset(), 1)
     found = rows(source, range_)
     assert [row[:2] for row in found] == [("a", 7), ("x", 8), ("y", 9), ("y", None)]
     assert source.undecodable == 3
@@ -435,13 +443,13 @@ def test_a_range_reads_the_same_whatever_the_registry_learns_or_forgets(
     early = avro(FIRST, {"unit": "a", "k": 7, "ts": 1767225601000}, one)
     late = avro(SECOND, {"more": [1], "K": 8, "unit": "x"}, one + 1)
     broker.send(topic, [early, None, late])
-    range_ = json.loads(json.dumps(planned(source, source.begin(), 1)))
+    range_ = json.loads(json.dumps(planned(source, source.initial_offset(), 1)))
     assert units(source, range_) == ["a"]
     assert registry.add(SECOND) == one + 1
     again = made(broker, topic, format="avro", schema_registry=registry.address)
     for each in (source, again):
         assert units(each, range_) == ["a"]
-        assert units(each, planned(each, each.begin(), 1)) == ["a", "x"]
+        assert units(each, planned(each, each.initial_offset(), 1)) == ["a", "x"]
         each.close()
     registry.schemas.clear()
     forgotten = made(broker, topic, format="avro", schema_registry=registry.address)
@@ -550,8 +558,8 @@ def doubling(depth: int) -> Any:
 def test_schemas_by_which_a_value_could_end_the_process(schema: Any) -> None:
     """Deep or long beyond what their bytes can pay for, or no records at all."""
     with pytest.raises(UnusableError):
-        parsed(json.dumps(schema))
-    parsed(json.dumps(field({"type": "array", "items": ["null", "int"]})))
+        parse_schema(json.dumps(schema))
+    parse_schema(json.dumps(field({"type": "array", "items": ["null", "int"]})))
 
 
 @pytest.mark.parametrize("code", [401, 403, 503])
@@ -628,7 +636,7 @@ def test_a_refused_number_in_a_topic(broker: Broker, topic: str, registry: Regis
     good = avro(FIRST, {"unit": "a", "k": 1, "ts": 0}, one)
     registry.bad[9] = 403
     broker.send(topic, [good, b"\0\0\0\0\x09" + good[5:], good, b"\0\0\0\0\x09x"])
-    records = planned(source, source.begin(), 1)
+    records = planned(source, source.initial_offset(), 1)
     assert records["schemas"] == [one]
     assert registry.asked.count(9) == 1
     registry.bad.clear()
@@ -664,11 +672,11 @@ def test_credentials(broker: Broker, topic: str) -> None:
         "kafka__sasl.username": USER,
     }
     source = made(broker, topic, **known, **{"kafka__sasl.password": PASSWORD})
-    assert units(source, planned(source, source.begin(), 1)) == ["a"]
+    assert units(source, planned(source, source.initial_offset(), 1)) == ["a"]
     source.close()
     wrong = made(broker, topic, **known, **{"kafka__sasl.password": "hunter2"})
     with pytest.raises(SourceError, match="refuse the credentials") as refusal:
-        planned(wrong, wrong.begin(), 1)
+        planned(wrong, wrong.initial_offset(), 1)
     assert "hunter2" not in str(refusal.value)
     wrong.close()
 
@@ -679,11 +687,11 @@ def test_tls(broker: Broker, topic: str) -> None:
     broker.send(topic, [record("a")])
     known = {"brokers": broker.tls, "kafka__security.protocol": "SSL"}
     source = made(broker, topic, **known, **{"kafka__ssl.ca.location": str(broker.certificate)})
-    assert units(source, planned(source, source.begin(), 1)) == ["a"]
+    assert units(source, planned(source, source.initial_offset(), 1)) == ["a"]
     source.close()
     unknown = made(broker, topic, **known)
     with pytest.raises(SourceError, match="TLS"):
-        planned(unknown, unknown.begin(), 1)
+        planned(unknown, unknown.initial_offset(), 1)
     unknown.close()
 
 
@@ -697,14 +705,14 @@ def test_settings_that_would_break_the_promise_are_refused(broker: Broker) -> No
             made(broker, "t", **{f"kafka__{name}": "x"})
     for name in ("fetch.min.byte", "default.topic.config"):
         source = made(broker, "t", **{f"kafka__{name}": "1"})
-        with pytest.raises(PlanError, match="does not take an option"):
-            planned(source, source.begin(), 1)
+        with pytest.raises(PlanError, match="refuses an option"):
+            planned(source, source.initial_offset(), 1)
 
 
 def test_what_waiting_does_not_heal_is_not_waited_for(broker: Broker) -> None:
     source = made(broker, "no such/topic")
     with pytest.raises(SourceError, match="refuse"):
-        planned(source, source.begin(), 1)
+        planned(source, source.initial_offset(), 1)
     source.close()
 
 
@@ -734,4 +742,4 @@ def test_brokers_that_do_not_answer(broker: Broker, monkeypatch: pytest.MonkeyPa
     (port,) = free_ports(1)
     source = made(broker, "t", brokers=f"127.0.0.1:{port}")
     with pytest.raises(UnavailableError, match="do not answer"):
-        planned(source, source.begin(), 1)
+        planned(source, source.initial_offset(), 1)

@@ -85,5 +85,5 @@ def test_an_open_transaction_is_waited_for_half_the_time_that_is_left(
         server.connect() as connection,
     ):
         connection.execute("INSERT INTO e (unit) VALUES ('slow')")
-        assert source.cut(source.begin(), GridTime(1, 0, left))["until"] is None
+        assert source.cut(source.initial_offset(), GridTime(1, 0, left))["until"] is None
     assert time.slept == pytest.approx(waits, abs=0.05)

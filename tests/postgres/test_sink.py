@@ -26,7 +26,8 @@ import pytest
 from dpsqlp.clients import postgres
 from dpsqlp.errors import DpsqlpError, PlanError, SinkError, UnavailableError
 from dpsqlp.sinks import postgres as sink_module
-from dpsqlp.sinks.base import Sink, make_sink
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sinks.postgres import PostgresSink
 from dpsqlp.sql.options import from_environment
 from postgres.cluster import PASSWORD, Cluster, bad_line
@@ -195,25 +196,49 @@ def test_what_postgresql_cannot_hold_stops_nothing(server: Cluster, sink: Postgr
 
 
 def test_a_trigger_is_there_once_and_is_not_replaced(server: Cluster, sink: PostgresSink) -> None:
-    """Given again it changes nothing, also by another process; other rows are refused."""
+    """Emitted again it changes nothing, also by another process; other rows are refused, and so
+    are rows for a trigger that had none.
+    """
     for trigger in (7, 8, 9):
         sink.emit(trigger, release(trigger))
     ids = "SELECT ctid::text, xmin::text, trigger FROM t ORDER BY 1"
     before = server.run(ids)
     other = PostgresSink(server.dsn, "t")
     other.emit(9, release(9))
-    other.emit(8, release(8))
     assert server.run(ids) == before
     for changed in (release(9, ["x"], 2.0), release(9, []), release(9, [*KEYS, "x"])):
         with pytest.raises(SinkError, match=r"other rows.*Nothing was replaced.*spends again"):
             other.emit(9, changed)
-    with pytest.raises(SinkError, match="the state is an old copy"):
-        other.emit(6, release(6))
-    other.emit(6, release(6, []))
+    for earlier in (release(8), release(6), release(6, [])):
+        with pytest.raises(SinkError, match="the state is an old copy"):
+            other.emit(earlier["trigger"][0].as_py() if earlier.num_rows else 6, earlier)
+    other.emit(10, release(10, []))
+    other.emit(10, release(10, []))
+    with pytest.raises(SinkError, match=r"Trigger 10 .*other rows"):
+        sink.emit(10, release(10))
     other.close()
     assert server.run(ids) == before
     indexed = server.run("SELECT indexdef FROM pg_indexes WHERE tablename = 't' ORDER BY 1")
     assert [row[0].rpartition("(")[2] for row in indexed] == ["trigger)", "window_start)"]
+
+
+def test_a_first_release_without_rows_is_not_replaced(server: Cluster, sink: PostgresSink) -> None:
+    """The tables are created for it, and its digest is stored."""
+    sink.emit(1, release(1, []))
+    with pytest.raises(SinkError, match="other rows"):
+        sink.emit(1, release(1))
+    assert rows_of(server) == []
+
+
+def test_rows_without_a_digest_are_not_replaced(server: Cluster, sink: PostgresSink) -> None:
+    """The table of digests was lost: a published trigger cannot be compared, and is refused."""
+    sink.emit(7, release(7))
+    server.run("DROP TABLE t_triggers")
+    for trigger in (6, 7):
+        with pytest.raises(SinkError, match="the state is an old copy"):
+            sink.emit(trigger, release(trigger))
+    sink.emit(8, release(8))
+    assert len(rows_of(server)) == 2 * len(KEYS)
 
 
 def test_the_view_has_the_last_release_of_each_key_in_each_window(
@@ -274,9 +299,9 @@ def test_names_are_taken_as_they_are(table: str, server: Cluster) -> None:
     server.run('DROP SCHEMA "s p" CASCADE')
 
 
-@pytest.mark.parametrize("table", ["", ".", "a.b.c", ".t", "t.", "x" * 56, "s" * 64 + ".t", "a\0"])
+@pytest.mark.parametrize("table", ["", ".", "a.b.c", ".t", "t.", "x" * 55, "s" * 64 + ".t", "a\0"])
 def test_names_that_are_none_are_refused(table: str) -> None:
-    """Before anything runs; `_current` has to fit too."""
+    """Before anything runs; `_triggers` has to fit too."""
     with pytest.raises(PlanError, match=r"table = "):
         PostgresSink("", table)
 
@@ -305,7 +330,7 @@ def test_a_table_of_other_columns_is_refused(server: Cluster, sink: PostgresSink
     with pytest.raises(SinkError, match=r"final, n, n_sd, other, trigger.*rename or drop"):
         sink.emit(1, release(1))
     server.run("DROP TABLE t; CREATE VIEW t AS SELECT 1 AS x")
-    with pytest.raises(SinkError, match="no table of this sink's columns"):
+    with pytest.raises(SinkError, match="not a table with this sink's columns"):
         sink.emit(1, release(1))
     server.run("DROP VIEW t")
     sink.emit(1, release(1))
@@ -320,14 +345,14 @@ def test_the_table_of_another_pipeline_is_refused(server: Cluster) -> None:
         if fine:
             made.emit(1, release(1))
         else:
-            with pytest.raises(SinkError, match=r"another pipeline.*another name"):
+            with pytest.raises(SinkError, match=r"another pipeline.*= another"):
                 made.emit(1, release(1, []))
         made.close()
     assert len(rows_of(server)) == len(KEYS)
 
 
 def test_a_user_with_few_rights_can_write_a_table_made_for_it(server: Cluster) -> None:
-    """SELECT, INSERT and DELETE do, once table and view are there."""
+    """SELECT and INSERT on the table are enough, and UPDATE on the digests, once all exist."""
     owner = PostgresSink(server.dsn, "t")
     owner.emit(1, release(1))
     owner.close()
@@ -337,9 +362,10 @@ def test_a_user_with_few_rights_can_write_a_table_made_for_it(server: Cluster) -
     )
     dsn = f"host=127.0.0.1 port={server.port} user=clerk password=x dbname=postgres"
     clerk = PostgresSink(dsn, "t")
-    with pytest.raises(SinkError, match=r"permission denied.*42501.*Grant the right"):
+    with pytest.raises(SinkError, match=r"permission denied.*42501.*Grant the permission"):
         clerk.emit(2, release(2))
-    server.run("GRANT SELECT, INSERT, DELETE ON t TO clerk")
+    server.run("GRANT SELECT, INSERT ON t TO clerk")
+    server.run("GRANT SELECT, INSERT, UPDATE ON t_triggers TO clerk")
     clerk.emit(2, release(2))
     with pytest.raises(SinkError, match=r"permission denied for schema"):
         PostgresSink(dsn, "new").emit(2, release(2))
@@ -384,6 +410,9 @@ def test_a_table_made_beforehand_belongs_to_the_first(server: Cluster) -> None:
         first.emit(3, release(3))
     server.run("ALTER TABLE t SET UNLOGGED")
     with pytest.raises(SinkError, match="survive a crash"):
+        second.emit(2, release(2))
+    server.run("ALTER TABLE t SET LOGGED; ALTER TABLE t_triggers SET UNLOGGED")
+    with pytest.raises(SinkError, match=r"t_triggers.*survive a crash"):
         second.emit(2, release(2))
     for sink in (first, second):
         sink.close()
@@ -438,7 +467,7 @@ def test_what_waiting_does_not_mend_is_refused(change: str, message: str, server
 
 def test_a_dsn_that_is_none_is_refused() -> None:
     """It may hold a password, so it is not shown."""
-    with pytest.raises(PlanError, match="no connection string") as refused:
+    with pytest.raises(PlanError, match="not a PostgreSQL connection string") as refused:
         PostgresSink("hunter2 is my password", "t").emit(1, release(1))
     assert "hunter2" not in str(refused.value)
     assert refused.value.__cause__ is None

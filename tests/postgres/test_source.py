@@ -15,9 +15,9 @@ import psycopg
 import pytest
 
 from dpsqlp.engines.clock import SystemClock
-from dpsqlp.engines.script import make_source
 from dpsqlp.errors import SourceError, SqlError, UnavailableError
 from dpsqlp.sources import postgres as module
+from dpsqlp.sources.factory import make_source
 from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sql import compile_script, connect
 from dpsqlp.sql.query import OptionValue, SourceDef
@@ -55,14 +55,14 @@ class Reader:
 
     def __init__(self, source: PostgresSource) -> None:
         self.source = source
-        self.position = source.begin()
+        self.offset = source.initial_offset()
         self.trigger = 0
 
     def step(self) -> list[tuple[Any, ...]]:
         self.trigger += 1
-        records = self.source.cut(self.position, at(self.trigger))
+        records = self.source.cut(self.offset, at(self.trigger))
         read = rows(self.source, records)
-        self.position = json.loads(json.dumps(self.source.after(self.position, records)))
+        self.offset = json.loads(json.dumps(self.source.next_offset(self.offset, records)))
         return read
 
 
@@ -73,29 +73,29 @@ def insert(connection: psycopg.Connection[Any], name: str) -> None:
 def test_each_row_is_in_one_range(server: Cluster, source: PostgresSource) -> None:
     """From the first row on; a range reads the same however often, and in another process."""
     server.run("INSERT INTO e (u, x) VALUES ('a', 1), ('b', 2)")
-    position = source.begin()
-    first = source.cut(position, at(1))
+    offset = source.initial_offset()
+    first = source.cut(offset, at(1))
     server.run("INSERT INTO e (u, x) VALUES ('c', 3)")
-    position = source.after(position, first)
-    second = source.cut(position, at(2))
+    offset = source.next_offset(offset, first)
+    second = source.cut(offset, at(2))
     server.run("INSERT INTO e (u, x) VALUES ('d', 4)")
-    third = source.cut(source.after(position, second), at(3))
+    third = source.cut(source.next_offset(offset, second), at(3))
     with closing(made(server)) as again:
         for reader in (source, again, source):
             assert rows(reader, first) == [("a", 1), ("b", 2)]
             assert rows(reader, second) == [("c", 3)]
             assert rows(reader, third) == [("d", 4)]
             assert rows(reader, None) == []
-    position = source.after(source.after(position, second), third)
-    empty = source.cut(position, at(4))
+    offset = source.next_offset(source.next_offset(offset, second), third)
+    empty = source.cut(offset, at(4))
     assert rows(source, empty) == []
-    assert source.after(position, empty) == source.after(position, None) == position
+    assert source.next_offset(offset, empty) == source.next_offset(offset, None) == offset
 
 
 def test_a_range_counts_nothing(server: Cluster, source: PostgresSource) -> None:
     """It is two values of the column, whatever was inserted between."""
     server.run("INSERT INTO e (u) SELECT 'u' FROM generate_series(1, 5000)")
-    taken = source.cut(source.begin(), at(1))
+    taken = source.cut(source.initial_offset(), at(1))
     oids = taken.pop("oids")
     assert taken == {"table": '"e"', "column": "id", "after": None, "until": "5000"}
     taken["oids"] = oids
@@ -352,7 +352,7 @@ def test_every_type(kind: str, value: str, declared: str, expected: Any, server:
         if isinstance(expected, str) or kind == "uuid":
             query = "SELECT CAST(v AS VARCHAR) FROM s"
         wanted = value.strip("'") if kind == "uuid" else expected
-        assert rows(source, source.cut(source.begin(), at(1)), query) == [(wanted,)]
+        assert rows(source, source.cut(source.initial_offset(), at(1)), query) == [(wanted,)]
 
 
 def test_names_are_found_in_any_case_and_quoted(server: Cluster) -> None:
@@ -373,7 +373,7 @@ def test_a_huge_value_stops_nothing(
         "INSERT INTO e (u, x) SELECT repeat('\"' || chr(10), n * 100000), n"
         " FROM generate_series(0, 9) AS n"
     )
-    records = source.cut(source.begin(), at(1))
+    records = source.cut(source.initial_offset(), at(1))
     query = "SELECT length(u), x FROM s ORDER BY x"
     short = [(n * 200_000, n) for n in range(6)]
     assert rows(source, records, query) == short + [(None, n) for n in range(6, 10)]
@@ -397,7 +397,7 @@ def test_chunks_change_nothing(
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("", "is not there.*Create it"),
+        ("", "does not exist.*Create it"),
         ("CREATE TABLE e (id serial, u text)", "has no column x"),
         ('CREATE TABLE e (id serial, u text, "X" int, "x " int, "ID" int)', None),
         ('CREATE TABLE e (id serial, u text, "X" int, "x" int)', None),
@@ -410,7 +410,7 @@ def test_chunks_change_nothing(
         (TABLE + "; ALTER SEQUENCE e_id_seq CACHE 10", "from caches.*CACHE 1"),
         (TABLE + "; ALTER SEQUENCE e_id_seq CYCLE", "in circles"),
         (TABLE + "; ALTER SEQUENCE e_id_seq INCREMENT -1 MINVALUE -9", "runs down"),
-        ("CREATE VIEW e AS SELECT 1::bigint AS id, '' AS u, 1 AS x", "is no table"),
+        ("CREATE VIEW e AS SELECT 1::bigint AS id, '' AS u, 1 AS x", "is not a table"),
     ],
 )
 def test_a_table_that_cannot_be_read_exactly_is_refused(
@@ -420,10 +420,10 @@ def test_a_table_that_cannot_be_read_exactly_is_refused(
     server.run(table or "SELECT 1")
     with closing(made(server)) as source:
         if message is None:
-            assert source.cut(source.begin(), at(1))["until"] is None
+            assert source.cut(source.initial_offset(), at(1))["until"] is None
             return
         with pytest.raises(SourceError, match=message):
-            source.cut(source.begin(), at(1))
+            source.cut(source.initial_offset(), at(1))
 
 
 def test_missing_rights_are_refused(server: Cluster, source: PostgresSource) -> None:
@@ -437,7 +437,7 @@ def test_missing_rights_are_refused(server: Cluster, source: PostgresSource) -> 
     with closing(made(server, dsn=dsn)) as poor:
         for right in ("SELECT (id, u) ON e", "SELECT (x) ON e", "SELECT ON SEQUENCE e_id_seq"):
             with pytest.raises(SourceError, match=r"may not be read.*GRANT SELECT"):
-                poor.cut(poor.begin(), at(1))
+                poor.cut(poor.initial_offset(), at(1))
             server.run(f"GRANT {right} TO reader")
         with server.connect() as other:  # what others do is seen without further rights
             insert(other, "b")
@@ -452,7 +452,7 @@ def test_a_sequence_that_went_back_is_refused(server: Cluster, source: PostgresS
     reader = Reader(source)
     reader.step()
     server.run("TRUNCATE e RESTART IDENTITY")
-    with pytest.raises(SourceError, match=r"begun id anew.*setval"):
+    with pytest.raises(SourceError, match=r"restarted id.*setval"):
         reader.step()
     server.run("SELECT setval('e_id_seq', 2); INSERT INTO e (u, x) VALUES ('c', 1)")
     assert reader.step() == [("c", 1)]
@@ -462,29 +462,29 @@ def test_a_table_made_anew_after_a_range_was_taken_is_not_read(
     server: Cluster, source: Any
 ) -> None:
     server.run("INSERT INTO e (u, x) VALUES ('a', 1), ('b', 1)")
-    records = source.cut(source.begin(), at(1))
+    records = source.cut(source.initial_offset(), at(1))
     server.run("DROP TABLE e; " + TABLE + "; INSERT INTO e (u, x) VALUES ('c', 1)")
-    with pytest.raises(SourceError, match="made anew"):
+    with pytest.raises(SourceError, match="created again"):
         rows(source, records)
 
 
-def test_the_position_of_another_source_is_refused(server: Cluster, source: Any) -> None:
+def test_the_offset_of_another_source_is_refused(server: Cluster, source: Any) -> None:
     """A column's values mean nothing for another column, nor do the names of files."""
-    others: list[Any] = [{"taken": []}, None, {**source.begin(), "column": "x"}]
-    for position in others:
+    others: list[Any] = [{"taken": []}, None, {**source.initial_offset(), "column": "x"}]
+    for offset in others:
         with pytest.raises(SourceError, match="had, or begin"):
-            source.cut(position, at(1))
+            source.cut(offset, at(1))
 
 
 def test_a_server_that_is_away_is_asked_again(server: Cluster, source: PostgresSource) -> None:
     """A range that was taken is read when it is back."""
     server.run("INSERT INTO e (u, x) VALUES ('a', 1)")
-    records = source.cut(source.begin(), at(1))
+    records = source.cut(source.initial_offset(), at(1))
     server.kill()
     with pytest.raises(UnavailableError, match="nothing is lost"):
         rows(source, records)
     with pytest.raises(UnavailableError):
-        source.cut(source.begin(), at(2))
+        source.cut(source.initial_offset(), at(2))
     server.start()
     assert rows(source, records) == [("a", 1)]
 
@@ -505,7 +505,7 @@ def test_no_record_is_in_an_error(server: Cluster, source: PostgresSource) -> No
         closing(made(server, dsn=dsn, table="v")) as poor,
         pytest.raises(SourceError, match=r"InvalidParameterValue \(22023\)") as refused,
     ):
-        rows(poor, poor.cut(poor.begin(), at(1)))
+        rows(poor, poor.cut(poor.initial_offset(), at(1)))
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is None
     server.run("DROP OWNED BY reader; DROP ROLE reader")
@@ -536,7 +536,7 @@ def test_types_whose_text_has_no_bound_are_refused(server: Cluster, kind: str) -
         closing(made(server, [("v", "TEXT")], table="b")) as source,
         pytest.raises(SourceError, match="far longer as text"),
     ):
-        source.cut(source.begin(), at(1))
+        source.cut(source.initial_offset(), at(1))
 
 
 def test_a_range_by_time_ends_at_the_clock(
@@ -569,7 +569,7 @@ def test_two_readers_by_time_do_not_wait_for_each_other(server: Cluster) -> None
         source._server.transaction(60) as connection,
     ):
         source._look(connection)  # a reader in the middle of its work
-        assert other.cut(other.begin(), at(1))["until"] is not None
+        assert other.cut(other.initial_offset(), at(1))["until"] is not None
 
 
 def test_a_table_that_was_made_anew_is_refused(server: Cluster) -> None:
@@ -580,7 +580,7 @@ def test_a_table_that_was_made_anew_is_refused(server: Cluster) -> None:
         reader.step()
         server.run("DROP TABLE b; CREATE TABLE b (id serial, u text)")
         server.run("INSERT INTO b (u) SELECT 'b' FROM generate_series(1, 9)")
-        with pytest.raises(SourceError, match="made anew"):
+        with pytest.raises(SourceError, match="created again"):
             reader.step()
 
 
@@ -601,7 +601,7 @@ def test_a_column_that_something_else_fills_is_refused(
         closing(made(server, [("u", "TEXT")], table="b", column=column)) as source,
         pytest.raises(SourceError, match="Give column = "),
     ):
-        source.cut(source.begin(), at(1))
+        source.cut(source.initial_offset(), at(1))
 
 
 def test_functions_of_somebody_else_are_not_called(server: Cluster) -> None:
@@ -625,5 +625,5 @@ def test_it_is_unbounded_and_made_by_the_script(tmp_path: Path) -> None:
             compile_script(script(source=options.replace(missing, "")))
     (sink,) = compile_script(script(source=options)).sinks
     assert isinstance(
-        make_source(sink.query, LocalStorage(tmp_path), tmp_path, SystemClock()), PostgresSource
+        make_source(sink.query, LocalStorage(tmp_path), tmp_path, SystemClock().now), PostgresSource
     )

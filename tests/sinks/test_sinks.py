@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsqlp.errors import PlanError, SinkError
-from dpsqlp.sinks.base import Sink, make_sink
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.factory import make_sink
 
 KEYS = ["it's", 'a "b"', "ünï", "", None]
 

@@ -25,7 +25,7 @@ import polars as pl
 import pyarrow as pa
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.pushed import PushedSource
+from dpsqlp.sources.python_frames import PythonSource
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
 from state.disks import FakeDisk
@@ -327,7 +327,7 @@ PYTHON: dict[str, list[Any]] = {
 def read(frames: Sequence[Any], kinds: Mapping[str, str]) -> list[Any]:
     """What a trigger reads of frames that are pushed, as texts."""
     columns = tuple(kinds.items())
-    source = PushedSource(SourceDef("s", columns, {}), LocalStorage(Path("/state"), FakeDisk()))
+    source = PythonSource(SourceDef("s", columns, {}), LocalStorage(Path("/state"), FakeDisk()))
     for frame in frames:
         source.push(frame)
     texts = ", ".join(f"CAST({name} AS TEXT)" for name in kinds)

@@ -59,9 +59,9 @@ def write(path: Path, lines: Sequence[Line]) -> None:
         path.write_text("".join(json.dumps(line) + "\n" for line in objects))
 
 
-def planned(files: FileSource, position: Any, trigger: int) -> Any:
-    """What a trigger reads, from a position to now."""
-    return files.complete(files.cut(position, at(trigger)))
+def planned(files: FileSource, offset: Any, trigger: int) -> Any:
+    """What a trigger reads, from an offset to now."""
+    return files.complete(files.cut(offset, at(trigger)))
 
 
 def read(files: FileSource, records: Any) -> list[tuple[Any, ...]]:
@@ -85,7 +85,7 @@ def test_a_range_reads_the_same_twice(suffix: str, tmp_path: Path) -> None:
     write(tmp_path / f"1{suffix}", LINES[:2])
     write(tmp_path / f"2{suffix}", LINES[2:])
     files = source(tmp_path, f"*{suffix}", follow=True)
-    records = planned(files, files.begin(), 1)
+    records = planned(files, files.initial_offset(), 1)
     assert read(files, records) == wanted(*LINES)
     write(tmp_path / f"0{suffix}", LINES)
     assert read(source(tmp_path, f"*{suffix}", follow=True), records) == wanted(*LINES)
@@ -100,11 +100,11 @@ def test_a_span_is_of_the_files_there_were(suffix: str, tmp_path: Path) -> None:
     second = 10**6
     midnight = 1704067200 * second
     spans = [(midnight + 2 * n * second, midnight + 2 * (n + 1) * second) for n in range(3)]
-    position, got = files.begin(), []
+    offset, got = files.initial_offset(), []
     for trigger, span in enumerate(spans, 1):
-        records = files.replay(position, span)
+        records = files.replay(offset, span)
         got.append(read(files, records))
-        position = json.loads(json.dumps(files.after(position, records)))
+        offset = json.loads(json.dumps(files.next_offset(offset, records)))
         write(tmp_path / f"late{trigger}{suffix}", LINES)
     assert got == [wanted(LINES[0]), wanted(*LINES[1:3]), wanted(LINES[3])]
 
@@ -131,7 +131,7 @@ def test_a_file_without_times_in_the_span_is_not_missed(unit: str, tmp_path: Pat
     files = source(tmp_path, "*.parquet", "ts")
     for hour in range(6):
         span = (midnight + hour * 3600 * 10**6, midnight + (hour + 1) * 3600 * 10**6)
-        got = {row[0] for row in read(files, files.replay(files.begin(), span))}
+        got = {row[0] for row in read(files, files.replay(files.initial_offset(), span))}
         assert got == {
             f"{number}-{k}"
             for number, file in enumerate(hours)
@@ -154,7 +154,7 @@ def test_no_timestamp_stops_a_run(unit: str, tmp_path: Path) -> None:
         path = tmp_path / f"{number}.parquet"
         pq.write_table(table, path, use_deprecated_int96_timestamps=unit == "int96")
     files = source(tmp_path, "*.parquet", "ts")
-    got = read(files, files.replay(files.begin(), (midnight, midnight + 1)))
+    got = read(files, files.replay(files.initial_offset(), (midnight, midnight + 1)))
     assert [row[0] for row in got] == ["near"] * len(extremes)
 
 
@@ -173,26 +173,26 @@ def test_times_are_those_of_the_right_column(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "1.parquet")
     pq.write_table(table.drop_columns(["pair"]), tmp_path / "2.parquet")
     files = source(tmp_path, "*.parquet", "ts")
-    got = read(files, files.replay(files.begin(), (midnight, midnight + 1)))
+    got = read(files, files.replay(files.initial_offset(), (midnight, midnight + 1)))
     assert [row[0] for row in got] == ["u", "u"]
-    assert read(files, files.replay(files.begin(), (0, 1))) == []
+    assert read(files, files.replay(files.initial_offset(), (0, 1))) == []
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
 def test_a_folder_that_grows_hands_out_each_file_once(suffix: str, tmp_path: Path) -> None:
     """Whatever its name sorts by, each file belongs to exactly one trigger."""
     files = source(tmp_path, f"in/**/*{suffix}", follow=True)
-    dice, position, seen = random.Random(1), files.begin(), []
+    dice, offset, seen = random.Random(1), files.initial_offset(), []
     names = [f"{folder}{number}" for number in range(20) for folder in ("", "deep/")]
     dice.shuffle(names)
     for trigger in range(12):
         for name in names[trigger * 4 : trigger * 4 + 4]:
             write(tmp_path / "in" / f"{name}{suffix}", LINES[:1])
-        records = planned(files, position, trigger)
+        records = planned(files, offset, trigger)
         assert len(records["files"]) == len(names[trigger * 4 : trigger * 4 + 4])
         seen += [file[0] for file in records["files"]]
-        position = json.loads(json.dumps(files.after(position, records)))
-        position = files.after(position, None)
+        offset = json.loads(json.dumps(files.next_offset(offset, records)))
+        offset = files.next_offset(offset, None)
     assert sorted(seen) == sorted(str(tmp_path / "in" / f"{name}{suffix}") for name in names)
 
 
@@ -200,11 +200,11 @@ def test_a_fixed_set_does_not_grow(tmp_path: Path) -> None:
     """Without follow, what is there at the first trigger is all."""
     write(tmp_path / "1.csv", LINES)
     files = source(tmp_path, "*.csv")
-    records = planned(files, files.begin(), 1)
-    position = files.after(files.begin(), records)
+    records = planned(files, files.initial_offset(), 1)
+    offset = files.next_offset(files.initial_offset(), records)
     write(tmp_path / "2.csv", LINES)
     assert [Path(file[0]).name for file in records["files"]] == ["1.csv"]
-    assert planned(files, position, 2) == {"files": [], "left_behind": []}
+    assert planned(files, offset, 2) == {"files": [], "left_behind": []}
 
 
 @pytest.mark.parametrize("span", [None, (0, 1)])
@@ -212,10 +212,10 @@ def test_a_fixed_set_of_nothing_is_refused(span: tuple[int, int] | None, tmp_pat
     """A typing error in a path would else run to the end; a folder that grows may begin empty."""
     files = source(tmp_path, "evnts/*.csv")
     with pytest.raises(SourceError, match=r"No file matches .*evnts/\*\.csv"):
-        files.replay(files.begin(), span)  # type: ignore[arg-type]
+        files.replay(files.initial_offset(), span)  # type: ignore[arg-type]
     if span is None:
         growing = source(tmp_path, "evnts/*.csv", follow=True)
-        assert planned(growing, growing.begin(), 1) == {"files": [], "left_behind": []}
+        assert planned(growing, growing.initial_offset(), 1) == {"files": [], "left_behind": []}
 
 
 def test_hidden_and_half_written_names_are_passed_over(tmp_path: Path) -> None:
@@ -226,10 +226,10 @@ def test_hidden_and_half_written_names_are_passed_over(tmp_path: Path) -> None:
         (tmp_path / "in" / name).write_bytes((tmp_path / "in" / "ok.csv").read_bytes())
     (tmp_path / "in" / "folder.csv").mkdir()
     files = source(tmp_path, "in/**/*", follow=True)
-    records = planned(files, files.begin(), 1)
+    records = planned(files, files.initial_offset(), 1)
     assert [Path(file[0]).name for file in records["files"]] == ["ok.csv"]
     (tmp_path / "in" / "3.csv.tmp").rename(tmp_path / "in" / "3.csv")
-    after = planned(files, files.after(files.begin(), records), 2)
+    after = planned(files, files.next_offset(files.initial_offset(), records), 2)
     assert [Path(file[0]).name for file in after["files"]] == ["3.csv"]
 
 
@@ -242,7 +242,7 @@ def test_names_of_all_kinds(suffix: str, name: str, tmp_path: Path) -> None:
     write(folder / f"x1{suffix}", LINES[:1])
     write(tmp_path / "x1" / f"x1{suffix}", LINES)
     files = source(folder, f"*{suffix}")
-    records = planned(files, files.begin(), 1)
+    records = planned(files, files.initial_offset(), 1)
     assert len(records["files"]) == 2
     assert read(files, records) == wanted(*LINES, LINES[0])
 
@@ -253,7 +253,7 @@ def test_a_changed_or_vanished_file_is_refused(suffix: str, tmp_path: Path) -> N
     path = tmp_path / f"1{suffix}"
     write(path, LINES)
     files = source(tmp_path, f"*{suffix}", follow=True)
-    records, data = planned(files, files.begin(), 1), path.read_bytes()
+    records, data = planned(files, files.initial_offset(), 1), path.read_bytes()
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
     os.utime(path, ns=(times[0], times[1] + 1000))
     with pytest.raises(SourceError, match=r"1.* has changed.*bring back the file as it was"):
@@ -277,7 +277,7 @@ def test_lines_are_read_by_themselves(tmp_path: Path) -> None:
     expected = wanted(LINES[0], ('a "b", c', 2, "2024-01-01 00:00:02"))
     (tmp_path / "good.csv").write_bytes(b"unit,a,ts\n" + good)
     files = source(tmp_path, "good.csv")
-    assert read(files, planned(files, files.begin(), 1)) == expected
+    assert read(files, planned(files, files.initial_offset(), 1)) == expected
     broken = [
         b'"never closed,1,2024-01-01',
         b'a "quote,1,',
@@ -299,7 +299,7 @@ def test_lines_are_read_by_themselves(tmp_path: Path) -> None:
             name = f"{number}-{place}.csv"
             (tmp_path / name).write_bytes(b"unit,a,ts\n" + text)
             files = source(tmp_path, name)
-            rows = read(files, planned(files, files.begin(), 1))
+            rows = read(files, planned(files, files.initial_offset(), 1))
             for row in expected:
                 assert rows.count(row) == 1 + (place == 2), (line[:40], rows)
             assert len(rows) <= 3 + 2 * (place == 2)
@@ -319,7 +319,7 @@ def test_no_line_end_is_part_of_the_next_line(suffix: str, tmp_path: Path) -> No
         data = b"".join(line + ends[n % len(ends)] for n, line in enumerate(lines))
         (tmp_path / f"1{suffix}").write_bytes(data)
         files = source(tmp_path, f"1{suffix}")
-        rows = read(files, planned(files, files.begin(), 1))
+        rows = read(files, planned(files, files.initial_offset(), 1))
         found = [row for row in rows if row != (None, None, None)]
         whole = [line for line in LINES if line in found]
         assert found == wanted(*whole)
@@ -342,7 +342,7 @@ def test_no_record_decides_whether_another_is_read(join: str, tmp_path: Path) ->
     files = FileSource(sink.query.source, None, tmp_path)
     tables = {table.name: table.rows for table in sink.query.public_tables}
     with connect(tables, folders=files.folders()) as database:
-        files.read(planned(files, files.begin(), 1), database)
+        files.read(planned(files, files.initial_offset(), 1), database)
         rows = database.sql(sink.query.row_sql).to_arrow_table()
     assert rows["unit_0"].to_pylist() == ["b"]
 
@@ -352,7 +352,7 @@ def test_a_list_of_texts_is_read(tmp_path: Path) -> None:
     (tmp_path / "1.jsonl").write_text('{"t": ["a", "b"]}\n')
     files = FileSource(made, None, tmp_path)
     with connect(folders=files.folders()) as database:
-        files.read(planned(files, files.begin(), 1), database)
+        files.read(planned(files, files.initial_offset(), 1), database)
         assert database.sql("SELECT t FROM s").fetchall() == [(["a", "b"],)]
 
 
@@ -376,7 +376,7 @@ def test_objects_are_read_by_themselves(tmp_path: Path) -> None:
     for number, line in enumerate(broken):
         (tmp_path / f"{number}.jsonl").write_bytes(good + line + b"\n" + good)
         files = source(tmp_path, f"{number}.jsonl")
-        rows = read(files, planned(files, files.begin(), 1))
+        rows = read(files, planned(files, files.initial_offset(), 1))
         assert rows.count(LINES[0]) == 2, line[:40]
         assert len(rows) <= 3
 
@@ -397,7 +397,7 @@ def test_wrong_types_become_null(kind: str, tmp_path: Path) -> None:
     write(tmp_path / "0.parquet", LINES[:1])
     write(tmp_path / "2.parquet", LINES[:1])
     files = source(tmp_path, "*.parquet")
-    got = read(files, planned(files, files.begin(), 1))
+    got = read(files, planned(files, files.initial_offset(), 1))
     strange = [("a", 7, "2024-01-01 00:00:00"), ("b", None, None), ("c", None, None)]
     assert got == wanted(LINES[0], LINES[0], *strange)
 
@@ -409,33 +409,33 @@ def test_formats_and_layouts_may_be_mixed(tmp_path: Path) -> None:
     write(tmp_path / "3.jsonl", LINES)
     (tmp_path / "4.csv").write_text("TS,more,A,Unit\r\n2024-01-01 00:00:01,?,1,u1\r\n")
     files = source(tmp_path, "*")
-    rows = read(files, planned(files, files.begin(), 1))
+    rows = read(files, planned(files, files.initial_offset(), 1))
     assert rows == wanted(*LINES * 3, LINES[0])
 
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_what_cannot_be_used_is_refused_before_it_is_read(order: int, tmp_path: Path) -> None:
-    """So the trigger can run once the file is moved away or replaced."""
+    """The trigger has no intent yet, so it can run without the file."""
     numbers = pa.BufferOutputStream()
     pq.write_table(pa.table({"unit": ["u"], "a": [1], "ts": [1_704_067_200_000]}), numbers)
     bad = {
         "numbers.parquet": (numbers.getvalue().to_pybytes(), "has integers in ts.*BIGINT"),
-        "half.parquet": (b"PAR1 half", "no complete Parquet file"),
-        "empty.parquet": (b"", "no complete Parquet file"),
+        "half.parquet": (b"PAR1 half", "not a complete Parquet file"),
+        "empty.parquet": (b"", "not a complete Parquet file"),
         "columns.csv": (b"user,a,ts\n", r"lacks the columns \['unit'\]"),
-        "notes.txt": (b"hello", "ends in none of"),
+        "notes.txt": (b"hello", "has another suffix than"),
         "cr.csv": (b"unit,a,ts\ru,1,2024-01-01\r", "no first line of names that ends in LF"),
-        os.fsdecode(b"\xff.csv"): (b"unit,a,ts\n", "�.csv has a name that is no UTF-8"),
+        os.fsdecode(b"\xff.csv"): (b"unit,a,ts\n", "�.csv has a name that is not UTF-8"),
     }
     write(tmp_path / "in" / f"{order}ok.csv", LINES)
     for name, (data, words) in bad.items():
         path = tmp_path / "in" / f"{1 - order}{name}"
         path.write_bytes(data)
         files = source(tmp_path, "in/*", follow=True)
-        with pytest.raises(SourceError, match=f"{words}.*has not run.*give it up"):
-            planned(files, files.begin(), 1)
+        with pytest.raises(SourceError, match=f"{words}.*has not run.*leave it behind"):
+            planned(files, files.initial_offset(), 1)
         path.unlink()
-        assert len(planned(files, files.begin(), 1)["files"]) == 1
+        assert len(planned(files, files.initial_offset(), 1)["files"]) == 1
 
 
 def test_a_link_out_of_the_folder_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -445,11 +445,11 @@ def test_a_link_out_of_the_folder_is_refused_before_it_is_read(tmp_path: Path) -
     (tmp_path / "in").symlink_to("real")
     (tmp_path / "in" / "b.csv").symlink_to("a.csv")
     files = source(tmp_path, "in/**/*.csv", follow=True)
-    assert read(files, planned(files, files.begin(), 1)) == wanted(*LINES, *LINES)
+    assert read(files, planned(files, files.initial_offset(), 1)) == wanted(*LINES, *LINES)
     for link, target in (("c.csv", "../other/a.csv"), ("d", "../other")):
         (tmp_path / "in" / link).symlink_to(target)
         with pytest.raises(SourceError, match=r"is a link out of.*has not run"):
-            planned(files, files.begin(), 1)
+            planned(files, files.initial_offset(), 1)
         (tmp_path / "in" / link).unlink()
 
 
@@ -472,7 +472,25 @@ def test_a_file_that_has_vanished_since_it_was_listed_is_refused(
     monkeypatch.setattr(FileSource, step, gone)
     files = source(tmp_path, "*", follow=True)
     with pytest.raises(SourceError, match=r"has vanished.*leave-behind-unprotected"):
-        planned(files, files.begin(), 1)
+        planned(files, files.initial_offset(), 1)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_file_that_changes_after_the_cut_is_refused(follow: bool, tmp_path: Path) -> None:
+    """What a trigger reads is decided when it is due, not when the worker comes to it."""
+    path = tmp_path / "a.jsonl"
+    write(path, LINES[:1])
+    files = source(tmp_path, "*", follow=follow)
+    records = files.cut(files.initial_offset(), at(1))
+    data, times = path.read_bytes(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    write(path, LINES)
+    with pytest.raises(
+        SourceError, match=r"has changed since its trigger was due.*leave it behind"
+    ):
+        files.complete(records)
+    path.write_bytes(data)
+    os.utime(path, ns=times)
+    assert read(files, files.complete(records)) == wanted(LINES[0])
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -481,7 +499,7 @@ def test_a_folder_is_no_pattern(follow: bool, tmp_path: Path) -> None:
     write(tmp_path / "in" / "1.csv", LINES)
     files = source(tmp_path, "in", follow=follow)
     with pytest.raises(SourceError, match=r"is a folder.*path = 'in/\*.parquet'"):
-        planned(files, files.begin(), 1)
+        planned(files, files.initial_offset(), 1)
 
 
 def test_only_the_sources_folder_can_be_read(tmp_path: Path) -> None:
@@ -513,7 +531,7 @@ def test_a_column_that_can_never_be_read_is_refused(
     pq.write_table(pa.table({"c": column}), tmp_path / "a.parquet")
     source = FileSource(SourceDef("s", (("c", kind),), {"path": "*.parquet"}), None, tmp_path)
     with pytest.raises(SourceError, match=rf"has {has} in c.*null on every row; declare the type"):
-        planned(source, source.begin(), 1)
+        planned(source, source.initial_offset(), 1)
 
 
 @pytest.mark.parametrize("kind", ["TEXT", "JSON", "BIGINT", "BOOLEAN", "DECIMAL(5, 1)", "UTINYINT"])
@@ -522,4 +540,4 @@ def test_a_column_that_may_be_read_is_taken(column: pa.Array, kind: str, tmp_pat
     """Though of this one nothing fits: what is in a file is not looked at."""
     pq.write_table(pa.table({"c": column}), tmp_path / "a.parquet")
     source = FileSource(SourceDef("s", (("c", kind),), {"path": "*.parquet"}), None, tmp_path)
-    assert len(planned(source, source.begin(), 1)["files"]) == 1
+    assert len(planned(source, source.initial_offset(), 1)["files"]) == 1

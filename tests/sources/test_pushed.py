@@ -22,9 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsqlp.errors import SourceError, StateError
-from dpsqlp.sources.base import declared_schema, sweep_spools
+from dpsqlp.sources.columns import declared_schema
 from dpsqlp.sources.files import FileSource
-from dpsqlp.sources.pushed import PushedSource, StandardInput, as_table
+from dpsqlp.sources.python_frames import PythonSource, as_table
+from dpsqlp.sources.spool import sweep_spools
+from dpsqlp.sources.standard_input import StandardInput
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
@@ -40,7 +42,7 @@ PAIRS = pa.map_(pa.string(), pa.int64())
 TEXTS = pa.array([b"a", b"\xff", b"b"], pa.binary())
 
 
-def read(source: PushedSource, records: Any) -> list[tuple[Any, ...]]:
+def read(source: PythonSource | StandardInput, records: Any) -> list[tuple[Any, ...]]:
     with connect() as database:
         source.read(json.loads(json.dumps(records)), database)
         quoted = NAME.replace('"', '""')
@@ -131,12 +133,12 @@ def test_broken_lines_become_nulls(tmp_path: Path) -> None:
     assert [row for row in rows if row[0] is not None] == [("u", None, None), ("v", 1, None)]
 
 
-def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
+def test_the_offset_of_another_source_is_refused(tmp_path: Path) -> None:
     """It would be forgotten, and the other source begin again."""
-    pushed = PushedSource(SOURCE, LocalStorage(tmp_path))
+    pushed = PythonSource(SOURCE, LocalStorage(tmp_path))
     for source in (pushed, standard_input(LocalStorage(tmp_path), b"")):
         with pytest.raises(SourceError, match="connector it had"):
-            source.cut({"taken": ["a"]}, at(1))
+            source.cut({"taken": ["a"]}, at(1))  # type: ignore[arg-type]
 
 
 class Endless(io.RawIOBase):
@@ -159,7 +161,7 @@ def test_a_line_that_is_too_long_is_left_out_as_in_a_file(tmp_path: Path) -> Non
     rows = read(pushed, pushed.cut(None, at(1)))
     assert [len(row[0] or "") for row in rows] == [1, 1_999_999 - len(line("", 1)), 1]
     with connect(folders=files.folders()) as database:
-        files.read(files.complete(files.cut(files.begin(), at(1))), database)
+        files.read(files.complete(files.cut(files.initial_offset(), at(1))), database)
         assert database.sql("SELECT unit FROM s").fetchall() == [row[:1] for row in rows]
 
 
@@ -185,7 +187,7 @@ def test_a_frame_of_any_kind(tmp_path: Path) -> None:
             frames.append(__import__(name).DataFrame(columns))
         except ImportError:
             continue
-    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    source = PythonSource(SOURCE, LocalStorage(tmp_path))
     for trigger, frame in enumerate(frames):
         source.push(frame)
         source.push(frame)
@@ -196,7 +198,7 @@ def test_a_frame_of_any_kind(tmp_path: Path) -> None:
 
 def test_values_of_another_type_become_nulls(tmp_path: Path) -> None:
     """A frame's bad values are the record's own loss."""
-    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    source = PythonSource(SOURCE, LocalStorage(tmp_path))
     source.push({"unit": ["u", "v"], NAME: ["x", "5"], "ts": ["never", "2024-01-01"]})
     source.push({"unit": [1, 2], NAME: [2.0**60, 3.0], "ts": [None, None]})
     assert read(source, source.cut(None, at(1))) == [
@@ -217,7 +219,7 @@ def test_values_of_another_type_become_nulls(tmp_path: Path) -> None:
 )
 def test_what_is_no_table_is_refused(frame: Any, words: str, tmp_path: Path) -> None:
     """The caller is told what to hand over, without a record in the text."""
-    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    source = PythonSource(SOURCE, LocalStorage(tmp_path))
     with pytest.raises(SourceError, match=words) as refused:
         source.push(frame)
     assert "private" not in str(refused.value)
@@ -229,11 +231,11 @@ def test_a_full_disk_keeps_what_was_handed_over(kind: str) -> None:
     """Records that could not be spooled are the next attempt's."""
     disk = FakeDisk()
     storage = LocalStorage(Path("/state"), disk)
-    source: PushedSource
+    source: PythonSource | StandardInput
     if kind == "stdin":
         source = standard_input(storage, line("u", 1))
     else:
-        source = PushedSource(SOURCE, storage)
+        source = PythonSource(SOURCE, storage)
         source.push({"unit": ["u"], NAME: [1], "ts": [None]})
     disk.room = 3
     with pytest.raises(StateError, match=r"No space left.*Make room"):
@@ -245,16 +247,30 @@ def test_a_full_disk_keeps_what_was_handed_over(kind: str) -> None:
 def test_spools_are_forgotten(tmp_path: Path) -> None:
     """After the trigger, or after a crash that no intent remembers; a lost one is refused."""
     storage = LocalStorage(tmp_path)
-    source = PushedSource(SOURCE, storage)
+    source = PythonSource(SOURCE, storage)
     ranges = [source.cut(None, at(trigger)) for trigger in range(3)]
-    source.forget(ranges[0])
-    source.forget(None)
+    source.acknowledge(ranges[0])
+    source.acknowledge(None)
     assert storage.list() == ["spool/1.arrow", "spool/2.arrow"]
     sweep_spools(storage, [ranges[2], None])
     assert storage.list() == ["spool/2.arrow"]
     sweep_spools(storage, [])
-    with pytest.raises(SourceError, match=r"are gone.*Restore the state folder"):
+    with pytest.raises(StateError, match=r"are missing.*Restore the whole state folder"):
         read(source, ranges[2])
+
+
+def test_another_spool_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    """A crash before the cut leaves a spool, and the next attempt spools under the same name."""
+    storage = LocalStorage(tmp_path)
+    source = PythonSource(SOURCE, storage)
+    source.push({"unit": ["u"], NAME: [1], "ts": [None]})
+    before = storage.get(source.cut(None, at(1))["spool"])
+    source.push({"unit": ["v"], NAME: [2], "ts": [None]})
+    records = source.cut(None, at(1))
+    assert before is not None
+    storage.put(records["spool"], [before])
+    with pytest.raises(StateError, match=r"are not those of the cut.*Nothing was released"):
+        read(source, records)
 
 
 @pytest.mark.parametrize("data", [b"", b'{"unit": "a"}\n'])
@@ -267,7 +283,7 @@ def test_one_trigger_runs_after_the_end_with_lines_or_without(data: bytes, tmp_p
     assert source.exhausted
 
 
-def units(source: PushedSource, values: Any) -> list[str | None]:
+def units(source: PythonSource, values: Any) -> list[str | None]:
     count = len(values)
     source.push({"unit": values, NAME: [1] * count, "ts": [None] * count})
     return [unit for unit, _, _ in read(source, source.cut(None, at(1)))]
@@ -297,7 +313,7 @@ def test_one_value_does_not_change_the_others(
     one: Any, other: Any, text: str | None, tmp_path: Path
 ) -> None:
     """Whoever sends a number of another kind renames nobody, and makes nobody two units."""
-    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    source = PythonSource(SOURCE, LocalStorage(tmp_path))
     alone = units(source, [one, one])
     mixed = units(source, [one, other, one])
     assert mixed == [alone[0], text, alone[0]]
@@ -341,13 +357,13 @@ def test_a_cast_depends_on_its_value_alone(kind: str, other: Any) -> None:
 
 def test_decimals_keep_their_own_digits(tmp_path: Path) -> None:
     """Arrow would give all of them as many as the longest has."""
-    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    source = PythonSource(SOURCE, LocalStorage(tmp_path))
     assert units(source, [Decimal("7"), Decimal("1.25")]) == ["7", "1.25"]
 
 
 def test_a_number_is_the_same_text_whatever_its_columns_type(tmp_path: Path) -> None:
     """One null makes pandas' integers floats."""
-    source = PushedSource(SOURCE, LocalStorage(tmp_path))
+    source = PythonSource(SOURCE, LocalStorage(tmp_path))
     for column in (
         pa.array([7, 8]),
         pa.array([7.0, 8.0]),
@@ -362,7 +378,7 @@ def test_a_number_is_the_same_text_whatever_its_columns_type(tmp_path: Path) -> 
 
 def test_json_is_json(tmp_path: Path) -> None:
     """Arrow hands it over as text, of which `[1]` is a letter."""
-    source = PushedSource(SourceDef("s", (("j", "JSON"),), {}), LocalStorage(tmp_path))
+    source = PythonSource(SourceDef("s", (("j", "JSON"),), {}), LocalStorage(tmp_path))
     source.push({"j": ["[10, 20]", '{"Page": 1}', "no json", None]})
     with connect() as database:
         source.read(source.cut(None, at(1)), database)

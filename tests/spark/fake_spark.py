@@ -125,10 +125,11 @@ class FramesEngine(SparkEngine):
         )
 
     def _read(self, intent: Intent) -> Any:
-        self.source.read(intent.records, self._reading)
+        self.source.read(intent.offsets, self._reading)
         query = self.query.row_sql
-        if intent.records is not None and self.schedule.on_event_time:
-            low, high = intent.records["span"]
+        offsets: Any = intent.offsets
+        if offsets is not None and self.schedule.on_event_time:
+            low, high = offsets["span"]
             query = f"FROM ({query}) WHERE timestamp_us >= {low} AND timestamp_us < {high}"
         return Frame(self.executors, self._reading.sql(query).to_arrow_table(), self.shards)
 

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.engines.engine import Engine, serialise
+from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.release_query import serialise
 from dpsqlp.engines.spark.engine import SparkEngine
 from dpsqlp.engines.spark.files import SparkFiles
 from dpsqlp.sinks.base import Sink

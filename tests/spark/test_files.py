@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsqlp.engines.spark.files import SparkFiles
-from dpsqlp.engines.spark.session import configure, prepared
+from dpsqlp.engines.spark.session import configure_session, new_session
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.files import FileSource
 from dpsqlp.sql import compile_script, connect
@@ -47,12 +47,12 @@ def both(
         kind(query.source, query.event_column, folder) for kind in (FileSource, SparkFiles)
     )
     with connect({}, {}, local.folders()) as database:
-        local.read(local.complete(local.cut(local.begin(), at(1))), database)
+        local.read(local.complete(local.cut(local.initial_offset(), at(1))), database)
         here = database.sql(query.row_sql).to_arrow_table()
     assert isinstance(spark, SparkFiles)
-    spark.frame(spark.complete(spark.cut(spark.begin(), at(1))), session).createOrReplaceTempView(
-        "s"
-    )
+    spark.frame(
+        spark.complete(spark.cut(spark.initial_offset(), at(1))), session
+    ).createOrReplaceTempView("s")
     there = session.sql(spark_rows(query)).toArrow()
     return here.to_pylist(), there.to_pylist()
 
@@ -73,16 +73,33 @@ def test_no_record_decides_whether_another_is_read(
 ) -> None:
     """By a file's statistics Spark would leave out all of its rows, or none."""
     rows = doubles(*values)
-    here, there = both(prepared(spark), tmp_path, X, rows, f"WHERE {condition}")
+    here, there = both(new_session(spark), tmp_path, X, rows, f"WHERE {condition}")
     assert there == here
     assert len(there) == kept
+
+
+def test_a_range_is_read_up_to_its_cut(spark: Any, tmp_path: Path) -> None:
+    """Files that come while the driver is busy are a later trigger's."""
+    query = f"CREATE SOURCE s ({X}) WITH (connector = 'files', path = '*.parquet', follow = true);"
+    (source,) = compile_script(
+        f"{query} CREATE SINK t WITH (connector = 'python') AS SELECT WITH DIFFERENTIAL_PRIVACY"
+        " OPTIONS (epsilon = 1, delta = 1e-6, privacy_unit_column = unit, max_rows_contributed = 1)"
+        " k, COUNT(*) AS n FROM s GROUP BY k EMIT EVERY INTERVAL 1 HOUR FOR 2 TRIGGERS;"
+    ).sinks
+    files = SparkFiles(source.query.source, None, tmp_path)
+    pq.write_table(doubles(1.0), tmp_path / "a.parquet")
+    first = files.cut(files.initial_offset(), at(1))
+    pq.write_table(doubles(2.0, 3.0), tmp_path / "b.parquet")
+    second = files.cut(files.next_offset(files.initial_offset(), first), at(2))
+    read = [files.frame(files.complete(offsets), spark).count() for offsets in (first, second)]
+    assert read == [1, 2]
 
 
 def test_literals_are_read_as_they_are_written(spark: Any, tmp_path: Path) -> None:
     """Whatever the user's session makes of a backslash."""
     session = spark.newSession()
     session.conf.set("spark.sql.parser.escapedStringLiterals", "true")
-    configure(session)
+    configure_session(session)
     rows = pa.table({"unit": ["u1", "u2", "u3"], "k": ["it's", "a\\b", "b"]})
     after = "WHERE k = 'it''s' OR k = 'a\\b'"
     here, there = both(session, tmp_path, "unit TEXT, k TEXT", rows, after)
@@ -92,7 +109,7 @@ def test_literals_are_read_as_they_are_written(spark: Any, tmp_path: Path) -> No
 
 def test_dates_of_the_old_calendar_are_refused(spark: Any, tmp_path: Path) -> None:
     """Spark would read others than it finds, whatever it is told."""
-    session = prepared(spark)
+    session = new_session(spark)
     session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
     old = session.sql("SELECT 'u' AS unit, DATE'1500-03-10' AS k").coalesce(1)
     old.write.parquet(str(tmp_path / "in"))
@@ -103,7 +120,7 @@ def test_dates_of_the_old_calendar_are_refused(spark: Any, tmp_path: Path) -> No
 def test_columns_that_spark_does_not_tell_apart_are_refused(spark: Any, tmp_path: Path) -> None:
     rows = pa.table([pa.array(["u"]), pa.array(["a"]), pa.array(["b"])], names=["unit", "k", "K"])
     with pytest.raises(SourceError, match="several columns named k"):
-        both(prepared(spark), tmp_path, "unit TEXT, k TEXT", rows)
+        both(new_session(spark), tmp_path, "unit TEXT, k TEXT", rows)
 
 
 def test_any_name_and_columns_that_are_not_used(spark: Any, tmp_path: Path) -> None:
@@ -144,6 +161,6 @@ def test_times_that_duckdb_does_not_have_are_null(
         }
     )
     columns = "unit TEXT, k TEXT, ts TIMESTAMP"
-    here, there = both(prepared(spark), tmp_path, columns, rows, "WHERE ts IS NULL")
+    here, there = both(new_session(spark), tmp_path, columns, rows, "WHERE ts IS NULL")
     assert [row["unit_0"] for row in here] == ["u0", "u1"]
     assert there == here

@@ -21,12 +21,12 @@ from pyspark.sql.functions import lit, pandas_udf, udf  # type: ignore[attr-defi
 
 import dpsqlp.spark
 from dpsqlp.engines.clock import SystemClock
-from dpsqlp.engines.engine import serialise
 from dpsqlp.engines.local import LocalEngine
+from dpsqlp.engines.release_query import serialise
 from dpsqlp.engines.spark.files import SparkFiles, as_declared
-from dpsqlp.engines.spark.stream import Batches, ticking
+from dpsqlp.engines.spark.foreach_batch import ForeachBatch, with_ticks
 from dpsqlp.errors import PlanError, SourceError, TriggerError
-from dpsqlp.sources.pushed import PushedSource
+from dpsqlp.sources.python_frames import PythonSource
 from dpsqlp.sql import compile_script
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
@@ -58,7 +58,7 @@ class Streamed:
         secret.write_text(SECRET.key.hex())
         storage = SealedStorage(LocalStorage(folder / "local"))
         query = self.definition.query
-        self.source = PushedSource(query.source, storage)
+        self.source = PythonSource(query.source, storage)
         self.local = LocalEngine(
             query, storage, SECRET.key, self.source, Collected(), clock=self.local_clock, threads=2
         )
@@ -66,9 +66,9 @@ class Streamed:
         self.sink = Collected()
         self.batches = self.opened()
 
-    def opened(self, checkpoint: str = "c") -> Batches:
+    def opened(self, checkpoint: str = "c") -> ForeachBatch:
         state, secret = str(self.folder / "state"), self.folder / "secret"
-        return Batches(
+        return ForeachBatch(
             self.definition.query, self.sink, state, secret, checkpoint, 2, clock=self.clock
         )
 
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_is_not_the_states_is_refused(
     streamed.batches.close()
     streamed.batches = streamed.opened(checkpoint)
     streamed.clock.time = START + 3 * quarter
-    with pytest.raises(SourceError, match="One of them was replaced"):
+    with pytest.raises(SourceError, match="One of the two was replaced"):
         streamed.batches(streamed.frame([]), number)
     assert len(streamed.sink.releases) == 2
 
@@ -196,7 +196,7 @@ def test_a_failed_batch_lets_go_of_the_state_and_can_be_run_again(
     rows = records(1, START + quarter)
     streamed.clock.time = START + quarter
     with monkeypatch.context() as broken:
-        broken.setattr("dpsqlp.engines.spark.engine.open_places", lambda *_: iter(()))
+        broken.setattr("dpsqlp.engines.spark.engine.open_tables", lambda *_: iter(()))
         with pytest.raises(Exception, match="every shard"):
             streamed.batches(streamed.frame(rows), 0)
     streamed.batch(0, START + quarter, rows)
@@ -281,7 +281,7 @@ def test_frames_that_break_the_promise_are_refused(
 ) -> None:
     (sink,) = compile_script(script(source=PYTHON)).sinks
     with pytest.raises(SourceError, match=says):
-        ticking(change(stream(spark, tmp_path)), sink.query)
+        with_ticks(change(stream(spark, tmp_path)), sink.query)
 
 
 FORWARD, BACK = 1710054000_000000, 1730613600_000000  # New York's clocks in 2024
@@ -331,18 +331,18 @@ def test_files_are_filtered_only_if_they_are_read_whole(spark: Any, tmp_path: Pa
         session.conf.set(f"spark.sql.{kind}.filterPushdown", "true")
     filtered = stream(session, tmp_path).where("x > 5")
     with pytest.raises(SourceError, match="as WHERE in the query"):
-        ticking(filtered, sink.query)
+        with_ticks(filtered, sink.query)
     by_rows = session.readStream.schema(SCHEMA).json(str(tmp_path / "in")).where("x > 5")
-    assert ticking(by_rows, sink.query).isStreaming
+    assert with_ticks(by_rows, sink.query).isStreaming
     for kind in ("parquet", "orc"):
         session.conf.set(f"spark.sql.{kind}.filterPushdown", "false")
-    assert ticking(filtered, sink.query).isStreaming
+    assert with_ticks(filtered, sink.query).isStreaming
 
 
 def test_a_reader_that_stops_at_a_record_is_refused(spark: Any, tmp_path: Path) -> None:
     (sink,) = compile_script(script(source=PYTHON)).sinks
-    with pytest.raises(SourceError, match="stop it for good"):
-        ticking(stream(spark, tmp_path, Mode="failFast"), sink.query)
+    with pytest.raises(SourceError, match="stop the query for good"):
+        with_ticks(stream(spark, tmp_path, Mode="failFast"), sink.query)
 
 
 def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path) -> None:
@@ -352,11 +352,11 @@ def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path
     (tmp_path / "in").mkdir()
     for name in ("a1.parquet", "a b#%20é.parquet"):
         pq.write_table(table(records(1, START, 10)), tmp_path / "in" / name)
-    taken = source.complete(source.cut(source.begin(), at(1)))
+    taken = source.complete(source.cut(source.initial_offset(), at(1)))
     assert source.frame(taken, spark).count() == 20
     pq.write_table(table(records(1, START, 10)), tmp_path / "in" / "a[1].parquet")
     with pytest.raises(SourceError, match="read as a pattern"):
-        source.complete(source.cut(source.begin(), at(1)))
+        source.complete(source.cut(source.initial_offset(), at(1)))
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_names_that_are_patterns_to_spark_are_refused(spark: Any, tmp_path: Path
 def test_limits_on_a_batch_are_refused(spark: Any, tmp_path: Path, limit: str) -> None:
     (sink,) = compile_script(script(source=PYTHON)).sinks
     with pytest.raises(SourceError, match="would decide about time"):
-        ticking(stream(spark, tmp_path, **{limit: "7"}), sink.query)
+        with_ticks(stream(spark, tmp_path, **{limit: "7"}), sink.query)
 
 
 def test_a_folder_that_is_named_like_a_limit_is_none(spark: Any, tmp_path: Path) -> None:
@@ -377,13 +377,13 @@ def test_a_folder_that_is_named_like_a_limit_is_none(spark: Any, tmp_path: Path)
     (sink,) = compile_script(script(source=PYTHON)).sinks
     (tmp_path / "maxPerBatch").mkdir()
     stream(spark, tmp_path / "maxPerBatch").createOrReplaceTempView("viewed")
-    assert ticking(spark.table("viewed"), sink.query).isStreaming
+    assert with_ticks(spark.table("viewed"), sink.query).isStreaming
 
 
 def test_a_table_is_no_stream(spark: Any) -> None:
     (sink,) = compile_script(script(source=PYTHON)).sinks
     with pytest.raises(SourceError, match="not a stream"):
-        ticking(spark.createDataFrame([], SCHEMA), sink.query)
+        with_ticks(spark.createDataFrame([], SCHEMA), sink.query)
 
 
 def test_where_releases_go_is_said_once(spark: Any, tmp_path: Path) -> None:

@@ -8,25 +8,31 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
 
+from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.spark import tasks
+from dpsqlp.engines.spark.files import SparkFiles
 from dpsqlp.engines.spark.tasks import AdvanceTask, BoundTask
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
+from dpsqlp.sql import compile_script
 from dpsqlp.state import shards, storage
 from dpsqlp.state.journal import secret_check
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog
-from spark.fake_spark import Batches, Executors, frames_engine
+from spark.fake_spark import Batches, Executors, FramesEngine, frames_engine
 from spark.parity import ALL, begin, local_engine, published, run, step, tables
 from spark.queries import CASES, QUARTER, Case, records
 from state.sealed_storages import committed
+from support import slow_unit
 from support.fake_clock import START
-from support.pipelines import SECRET
+from support.pipelines import SECRET, Collected
 
 pytestmark = pytest.mark.slow
 
@@ -225,7 +231,7 @@ def test_a_straggler_is_refused(tmp_path: Path) -> None:
     assert early
     for task, shard, batches in [*executors.ran, *early]:
         for worker in (executors.workers[0], {}):
-            with pytest.raises(StateError, match="comes too late"):
+            with pytest.raises(StateError, match="came too late"):
                 executors.attempt(worker, task, shard, batches)
     assert contents(tmp_path / "state") == before
     engine.close()
@@ -326,3 +332,48 @@ def test_a_task_does_not_carry_the_secret(stage: type[tasks.Task], tmp_path: Pat
         for text in (pickle.dumps(task), shipped, repr(task).encode(), *given):
             assert SECRET.key not in text
             assert SECRET.key.hex().encode() not in text.lower()
+
+
+class ParquetFiles(slow_unit.Feed):
+    """Parquet files that appear in a folder, for the Spark engine without Spark."""
+
+    clause = "connector = 'files', path = 'in/*.parquet', follow = true"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "in"
+        self._folder.mkdir()
+
+    def opened(self, folder: Path, sql: str, clock: Clock) -> Any:
+        (sink,) = compile_script(sql, folder=str(folder)).sinks
+        engine = FramesEngine(
+            SimpleNamespace(),  # type: ignore[arg-type]
+            sink.query,
+            folder / "state",
+            folder / "secret",
+            SparkFiles(sink.query.source, None, folder),
+            Collected(),
+            clock=clock,
+            shards=2,
+        )
+        engine.executors = Executors()
+        return engine
+
+    def deliver(self, rows: list[slow_unit.Row]) -> None:
+        number = len(list(self._folder.iterdir()))
+        path = self._folder / f".{number}"
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        path.rename(self._folder / f"{number}.parquet")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_slow_unit_moves_nobody_on_spark(
+    killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver cuts its source at grid times, whatever a trigger takes."""
+    made = slow_unit.script
+
+    def plain(*given: Any) -> str:
+        return made(*given).replace("LEVENSHTEIN(x, REVERSE(x)) >= 0", "x IS NOT NULL")
+
+    monkeypatch.setattr(slow_unit, "script", plain)
+    slow_unit.check_virtual(tmp_path, ParquetFiles, killed=killed)

@@ -34,7 +34,7 @@ def test_explained(script: Path) -> None:
     """Words and numbers of every sink, and what they add up to."""
     sinks = compile_script(script.read_text(), folder=str(script.parent)).sinks
     plans = [(sink.name, sink.query, make_plan(sink.query)) for sink in sinks]
-    words = "\n".join(explain_text(*plan) for plan in plans) + explain_total(plans)
+    words = "\n".join(explain_text(*plan) for plan in plans) + explain_total(plans, "")
     numbers = [rounded(explain(query, plan)) for _, query, plan in plans]
     for suffix, got in ((".txt", words), (".json", json.dumps(numbers, indent=1) + "\n")):
         expected = script.with_suffix(suffix)

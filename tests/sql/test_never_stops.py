@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dpsqlp.errors import SqlError
-from dpsqlp.sources.base import try_cast
+from dpsqlp.sources.columns import try_cast
 from dpsqlp.sql import compile_script, connect
 
 FIRST_US, LAST_US = -9223372022400000000, 2**63 - 1

@@ -9,7 +9,7 @@ import pytest
 
 from dpsqlp.errors import SqlError
 from dpsqlp.sql import compile_script
-from dpsqlp.sql.overlap import may_share
+from dpsqlp.sql.overlap import may_share, shared_groups
 from dpsqlp.sql.query import SourceDef
 
 
@@ -34,22 +34,68 @@ def files(name: str, path: str) -> SourceDef:
         ("in/*.parquet", "in/*.csv", False),
         ("in/a.csv", "in/b.csv", False),
         ("in/*.csv", "out/*.csv", False),
+        ("in/*.csv", "{folder}/in/*.csv", True),
+        ("in/a.csv", "file://{folder}/in/a.csv", True),
+        ("../{name}/in/a.csv", "in/*.csv", True),
+        ("in/*.csv", "link/b.csv", True),
+        ("in/*.csv", "copies/*.csv", True),
+        ("in/*.csv", "copies/x*.csv", False),
+        ("*/../in/b.csv", "in/b.csv", True),
+        ("${SET}/b.csv", "in/b.csv", True),
+        ("${SET}/b.csv", "in/c.csv", False),
+        ("${NOT_SET}/b.csv", "in/c.csv", True),
     ],
 )
-def test_patterns_of_files(one: str, other: str, same: bool) -> None:
-    assert may_share(files("a", one), files("b", other)) is same
-    assert may_share(files("b", other), files("a", one)) is same
+def test_patterns_of_files(
+    one: str, other: str, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relative to the folder, through links, with variables; its name may look like a pattern."""
+    folder = tmp_path / "[x]"
+    for name in ("in", "copies"):
+        (folder / name).mkdir(parents=True)
+    (folder / "in" / "a.csv").touch()
+    (folder / "link").symlink_to("in")
+    (folder / "copies" / "y.csv").symlink_to("../in/a.csv")
+    monkeypatch.setenv("SET", "in")
+    paths = [
+        path.replace("{folder}", str(folder)).replace("{name}", "[[]x]") for path in (one, other)
+    ]
+    first, second = (files(name, path) for name, path in zip("ab", paths, strict=True))
+    assert may_share(first, second, str(folder)) is same
+    assert may_share(second, first, str(folder)) is same
 
 
 @pytest.mark.parametrize(("connector", "named"), [("kafka", "topic"), ("postgres", "table")])
-def test_topics_and_tables_have_one_name(connector: str, named: str) -> None:
-    """Of a broker or server there may be several."""
-    first = source("a", connector=connector, brokers="x:1", dsn="host=x", **{named: "events"})
-    second = source("b", connector=connector, brokers="y:1", dsn="host=y", **{named: "events"})
-    third = source("c", connector=connector, brokers="x:1", dsn="host=x", **{named: "others"})
-    assert may_share(first, second)
-    assert not may_share(first, third)
-    assert not may_share(source("a", connector="python"), source("b", connector="python"))
+def test_topics_and_tables_have_one_name(
+    connector: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster or server may have several addresses."""
+    monkeypatch.setenv("SET", "events")
+
+    def at(name: str, value: str) -> SourceDef:
+        options = {"brokers": f"{name}:1", "dsn": f"host={name}", named: value}
+        return source(name, connector=connector, **options)
+
+    events = at("a", "events")
+    for same in ("events", "${SET}", "${NOT_SET}"):
+        assert may_share(events, at("b", same), "")
+    assert not may_share(events, at("b", "others"), "")
+    assert may_share(events, at("b", "public.events"), "") is (connector == "postgres")
+
+
+@pytest.mark.parametrize("connector", ["stdin", "python"])
+def test_records_without_a_name_may_be_the_same(connector: str) -> None:
+    """One standard input, and any batches from Python."""
+    assert may_share(source("a", connector=connector), source("b", connector=connector), "")
+    assert not may_share(source("a", connector=connector), files("b", "in/*"), "")
+
+
+def test_sources_are_shared_through_others() -> None:
+    """The first and the last have no record in common, and both may share with the second."""
+    sources = [files("a", "in/a.csv"), files("b", "in/*"), files("c", "in/b.csv")]
+    for order in ([0, 1, 2], [0, 2, 1], [2, 0, 1]):
+        assert len(set(shared_groups([sources[index] for index in order], ""))) == 1
+    assert shared_groups([sources[0], sources[2], sources[0]], "") == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpsqlp.accounting.composition import compose
 from dpsqlp.core import Core, State
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SqlError, StateError
 from dpsqlp.plan import Plan
-from dpsqlp.sql import compile_script, connect, make_plan, standard_deviations, total
+from dpsqlp.sql import compile_script, connect, make_plan, standard_deviations
 from dpsqlp.stages.batch import MicroBatch
 from sql.scripts import SOURCE, query, sink
 
@@ -123,11 +124,11 @@ def test_a_query_runs_through_the_core() -> None:
 def test_sinks_add_up() -> None:
     """Two equal sinks: nu^2 and delta double, epsilon less than doubles."""
     plan = make_plan(query())
-    nu, epsilon, delta = total([plan, plan])
+    nu, epsilon, delta = compose([plan.calibration] * 2)
     assert nu**2 == pytest.approx(2 * plan.calibration.nu**2)
     assert delta == 2e-6
     assert 1 < epsilon < 2
-    assert total([plan])[1] == pytest.approx(plan.calibration.epsilon, rel=1e-6)
+    assert compose([plan.calibration])[1] == pytest.approx(plan.calibration.epsilon, rel=1e-6)
 
 
 def test_compiled_sqlglot_is_refused_clearly() -> None:

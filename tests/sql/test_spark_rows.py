@@ -342,6 +342,26 @@ def test_no_pattern_repeats_a_group() -> None:
     assert not [pattern for pattern in patterns if re.search(r"\)[*+{]", pattern)]
 
 
+@pytest.mark.parametrize(
+    "rows",
+    ["FROM s, UNNEST(s.l) AS t(y)", "FROM s LEFT JOIN UNNEST(s.l) AS t(y) ON TRUE",
+     "FROM s JOIN UNNEST(s.l) AS t(y) ON y > c"],
+)  # fmt: skip
+def test_no_join_copies_a_list_into_its_rows(spark: Any, rows: str) -> None:
+    """Spark has an operator for it; as a join, a list of 65,536 elements would take gigabytes."""
+    query = compiled({"c": "TEXT", "l": "TEXT[]"}, ["c", "y"], rows=rows)
+    show(spark, "s", pa.table({"unit": [1], "c": ["a"], "l": [["a"]]}), query.source.columns)
+    plan = spark.sql(spark_rows(query))._jdf.queryExecution().optimizedPlan().toString()
+    assert "Generate" in plan
+    assert "Join" not in plan
+
+
+def test_a_condition_of_a_left_join_to_a_list_is_refused() -> None:
+    rows = "FROM s LEFT JOIN UNNEST(s.l) AS t(y) ON y > c"
+    with pytest.raises(SqlError, match="ON TRUE"):
+        spark_rows(compiled({"c": "TEXT", "l": "TEXT[]"}, ["c"], rows=rows))
+
+
 def test_what_a_row_may_become(spark: Any) -> None:
     """The same rows are left out: lists and keys that are too long."""
     rows = pa.table(
@@ -468,6 +488,7 @@ FROMS = {
     "FROM (SELECT s.*, v FROM s LEFT JOIN numbers ON d = f) AS s": ["v"],
     "FROM s, UNNEST(s.l) AS t(item)": ["item"],
     "FROM s LEFT JOIN UNNEST(s.l) AS t(item) ON TRUE": ["item"],
+    "FROM s JOIN UNNEST(s.l) AS t(item) ON item > c LEFT JOIN names ON s.c = names.c": ["label"],
     "FROM (SELECT *, UNNEST(l) AS item FROM s) AS s": ["item"],
     "FROM s AS q(unit, c, d, l)": ["q.c"],
 }

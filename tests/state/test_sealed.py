@@ -16,7 +16,7 @@ from dpsqlp.engines.local import LocalEngine
 from dpsqlp.entropy.seal import SEAL_BYTES, Sealer
 from dpsqlp.errors import StateError, UnavailableError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources.pushed import PushedSource
+from dpsqlp.sources.python_frames import PythonSource
 from dpsqlp.sql import compile_script
 from dpsqlp.state import shards
 from dpsqlp.state.sealed import SealedStorage, read_public
@@ -58,10 +58,10 @@ class Away(Sink):
         raise UnavailableError("away")
 
 
-def engine_on(disk: FakeDisk) -> tuple[LocalEngine, PushedSource]:
+def engine_on(disk: FakeDisk) -> tuple[LocalEngine, PythonSource]:
     query = compile_script(SQL).sinks[0].query
     storage = SealedStorage(LocalStorage(ROOT, disk))
-    source = PushedSource(query.source, storage)
+    source = PythonSource(query.source, storage)
     clock = FakeClock(START)
     return LocalEngine(query, storage, SECRET.key, source, Away(), clock=clock, threads=1), source
 
@@ -161,14 +161,14 @@ def test_a_thief_of_the_folder_finds_no_string(tmp_path: Path) -> None:
             search()
 
     engine = made(tmp_path, SQL, clock=FakeClock(START), output=Searching())
-    assert isinstance(engine.source, PushedSource)
+    assert isinstance(engine.source, PythonSource)
     read = engine.source.read
 
     def reading(records: Any, database: Any) -> None:
         search()
         read(records, database)
 
-    engine.source.read = reading  # type: ignore[method-assign]
+    engine.source.read = reading  # type: ignore[method-assign, assignment]
     for trigger in range(1, 4):
         engine.source.push(table(arrivals()))
         engine.clock.time = START + trigger * 15 * MINUTE  # type: ignore[attr-defined]

@@ -52,7 +52,7 @@ def test_a_lock_that_is_no_longer_ours_stops_the_writer(
                 (root / "lock").unlink()
             else:
                 patched.setattr(os, "getpid", lambda: -1)
-            with pytest.raises(StateError, match=r"not this process's any more.*Open"):
+            with pytest.raises(StateError, match=r"has lost the lock.*Open"):
                 storage.put("after", [b""])
         assert not (root / "after").exists()
 
@@ -61,5 +61,5 @@ def test_another_lock_of_the_same_name_is_not_ours(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     with storage.lock():
         (tmp_path / "lock").rename(tmp_path / "old")
-        with LocalStorage(tmp_path).lock(), pytest.raises(StateError, match="not this process's"):
+        with LocalStorage(tmp_path).lock(), pytest.raises(StateError, match="has lost the lock"):
             storage.put("after", [b""])

@@ -25,7 +25,6 @@ from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.errors import UnavailableError
 from dpsqlp.sql import connect
-from dpsqlp.stages.batch import Records
 from dpsqlp.state.journal import Cut, Intent
 from support.fake_clock import START, FakeClock
 from support.pipelines import MINUTE, Collected, made, run_engines
@@ -179,7 +178,7 @@ def _slow_down(engine: LocalEngine, clock: FakeClock, time: int, ends: bool) -> 
     """Let reading the slow record take that long, and perhaps end with the process."""
     read = engine._read
 
-    def takes_long(intent: Intent) -> Records:
+    def takes_long(intent: Intent) -> Any:
         if intent.trigger == SLOW_AT:
             clock.wait(clock.now() + time, threading.Event())
             if ends:

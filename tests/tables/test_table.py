@@ -22,11 +22,11 @@ def test_a_table_is_a_dictionary(batches: list[list[tuple[int, int]]]) -> None:
         ids = np.array(batch, np.uint64).reshape(-1, 2)
         known = [naive.get(key, -1) for key in batch]
         assert table.find(ids).tolist() == known
-        rows, leaders = table.insert(ids)
+        rows, first_seen = table.insert(ids)
         for key in batch:
             naive.setdefault(key, len(naive))
         assert rows.tolist() == [naive[key] for key in batch]
-        assert [batch[k] for k in leaders] == list(naive)[len(naive) - len(leaders) :]
+        assert [batch[k] for k in first_seen] == list(naive)[len(naive) - len(first_seen) :]
         assert table.ids(rows).tolist() == ids.tolist()
 
 

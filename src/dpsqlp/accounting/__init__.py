@@ -1,4 +1,4 @@
-"""Accounting: (epsilon, delta, caps) to noise scales and thresholds, and back."""
+"""Accounting: from (epsilon, delta, caps) to noise scales and thresholds, and back."""
 
 from dpsqlp.accounting.calibrate import calibrate
 from dpsqlp.accounting.gdp import delta_of, epsilon_of, nu_of

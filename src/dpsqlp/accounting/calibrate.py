@@ -2,13 +2,14 @@
 
 Implements: nu from (epsilon, delta_0) by the exact Gaussian profile; nu^2 shared out, a part to key
 selection and the rest equally over the processes that have noise of their own; each sigma from its
-part (see `inverse` for the cost of a sigma); thresholds at failure beta per vote;
+part (see `privacy_loss` for the cost of a sigma); thresholds at failure beta per vote:
 
     delta = delta_0 + Cs beta,    delta_0 = delta / 2 (public keys: all of delta)
 
 Privacy contract: with the caps and bounds enforced, every vote within its cap, and public time, the
-whole output is (epsilon, delta)-DP per unit. A thousandth of epsilon is set aside for float error
-in the noise; a sum's quantum is chosen so that it suffices, and plans where it cannot are refused.
+whole output is (epsilon, delta)-DP per unit (docs/proof.md, Theorem and Lemmas 11 to 16, 19). A
+thousandth of epsilon is set aside for float error in the noise; a sum's quantum is chosen so that
+this suffices, and plans for which it cannot suffice are refused.
 
 Not covered: composition with other pipelines over the same units (nu^2 and the failures add up).
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from dpsqlp.accounting.gdp import nu_of
 from dpsqlp.accounting.model import (
@@ -32,13 +33,19 @@ from dpsqlp.accounting.model import (
 )
 from dpsqlp.accounting.privacy_loss import FLOAT_SHARE, charge, float_charge
 from dpsqlp.accounting.thresholds import thresholds
+from dpsqlp.accounting.validate import (
+    check_budget,
+    check_caps,
+    check_minimum,
+    check_policies,
+    check_processes,
+    check_selection_share,
+)
 from dpsqlp.errors import PlanError
 
 if TYPE_CHECKING:  # importing the mechanisms would load numba
     from dpsqlp.mechanisms.base import Mechanism
 
-_LARGEST_EPSILON = 1000
-_SMALLEST_DELTA = 1e-24  # draws are of 128 bits: below some 1e-30 their grid would show
 _LARGEST_VALUE = 2.0**22  # quanta per record: a total wraps only after 2^40 records
 _LARGEST_PATH = 2.0**53  # quanta of noise: 9 deviations stay inside int64
 
@@ -58,17 +65,14 @@ def calibrate(
 ) -> Calibration:
     """The noise that makes the whole output (epsilon, delta)-DP.
 
-    `minimum` is mu, `selection_share` the part of nu^2 that key selection gets when there are
-    processes to share with, `selection_spending` how a vote's failure is spent over the triggers.
+    `minimum` is mu; `selection_share` is the part of nu^2 for key selection when processes need
+    the rest; `selection_spending` is how a vote's failure is spent over the triggers.
     """
     check_budget(epsilon, delta)
     check_caps(caps)
     check_minimum(minimum)
     check_processes(processes)
-    if release not in ("every_trigger", "threshold"):
-        _refuse("release is 'every_trigger' or 'threshold'", release, "Give one of the two.")
-    if selection_spending not in ("even", "late"):
-        _refuse("selection_spending is 'even' or 'late'", selection_spending, "Try 'even'.")
+    check_policies(release, selection_spending)
     charges = [charge(process, caps, release, private_keys) for process in processes]
     charged = sum(squares > 0 for squares in charges)
     share = _selection_share(selection_share, charged, private_keys)
@@ -78,7 +82,7 @@ def calibrate(
     delta_gaussian = delta - delta_threshold  # [delta_0]; with the above exactly delta
     epsilon_gaussian = epsilon * (1 - FLOAT_SHARE)
     nu = nu_of(epsilon_gaussian, delta_gaussian * math.exp(epsilon_gaussian - epsilon))
-    allowance = epsilon * FLOAT_SHARE / (charged + private_keys)  # one noise process's part
+    allowance = epsilon * FLOAT_SHARE / (charged + private_keys)  # for each noise process
 
     selection = None
     if private_keys:
@@ -120,7 +124,7 @@ def quantum_of(
 ) -> float:
     """The smallest power of two that keeps values small and float error within its allowance.
 
-    The smallest, because values are truncated towards zero, which is bias. Counts have 1.
+    Values are truncated towards zero, so a larger quantum is more bias. Counts have 1.
     """
     quantum = 1.0
     if process.kind == "sum":
@@ -135,100 +139,19 @@ def quantum_of(
 def check_noise(
     name: str, deviation: float, touched: int, mechanism: Mechanism, allowance: float
 ) -> None:
-    """Refuse noise whose float error exceeds its allowance or that could leave int64."""
+    """Refuse noise whose float error exceeds its allowance, or that int64 might not hold."""
     path = deviation * math.sqrt(max(mechanism.variance))
     error = float_charge(deviation, touched, mechanism)
     if not (error <= allowance and path <= _LARGEST_PATH):
         raise PlanError(
             f"The noise of {name!r} is too large for exact arithmetic; got a deviation of"
-            f" {path:g} quanta, whose float error may cost epsilon {error:g} of {allowance:g} set"
+            f" {path:g} quanta, whose float error may cost epsilon {error:g}; {allowance:g} is set"
             " aside. Raise epsilon, or lower the caps or the number of triggers."
         )
 
 
-def check_budget(epsilon: float, delta: float) -> None:
-    """Refuse an epsilon or delta that promises nothing."""
-    if not (_is_number(epsilon) and 0 < epsilon <= _LARGEST_EPSILON):
-        _refuse(
-            f"epsilon must be above 0 and at most {_LARGEST_EPSILON}",
-            epsilon,
-            "Typical is 0.1 to 10; far above that nothing is promised.",
-        )
-    if not (_is_number(delta) and _SMALLEST_DELTA <= delta < 1):
-        _refuse(
-            f"delta must be at least {_SMALLEST_DELTA} and below 1",
-            delta,
-            "Take far less than one over the units.",
-        )
-
-
-def check_minimum(minimum: int) -> None:
-    """Refuse a negative minimum."""
-    if not _is_integer(minimum, 0):
-        _refuse("minimum must be an integer of at least 0", minimum, "Give 0 for no minimum.")
-
-
-def check_processes(processes: Sequence[Process]) -> None:
-    """Refuse processes whose sensitivity is unknown or whose noise could be confused."""
-    names = [process.name for process in processes]
-    if len(set(names)) != len(names):
-        _refuse("The name of a process must be unique", names, "Rename one of them.")
-    for process in processes:
-        _check_process(process)
-
-
-def _check_process(process: Process) -> None:
-    name = f"process {process.name!r}"
-    if process.kind not in ("count", "sum", "distinct"):
-        _refuse(
-            f"The kind of {name} is unknown", process.kind, "Give 'count', 'sum' or 'distinct'."
-        )
-    if process.kind == "distinct" and process.column is not None:
-        _refuse(
-            f"column of {name} must be None: it counts units", process.column, "Leave column out."
-        )
-    if process.column is not None and not _is_integer(process.column, 0):
-        _refuse(
-            f"column of {name} must be an integer of at least 0",
-            process.column,
-            "Give the number of a value column.",
-        )
-    if process.kind != "sum":
-        if (process.lower, process.upper) != (0, 1):
-            _refuse(
-                f"bounds of {name} are fixed: a {process.kind} adds 0 or 1",
-                (process.lower, process.upper),
-                "Leave lower and upper out.",
-            )
-        return
-    if process.column is None:
-        _refuse(f"column of {name} is missing", None, "Give the number of a value column.")
-    bounds = (process.lower, process.upper)
-    if not all(_is_number(bound) for bound in bounds):
-        _refuse(f"bounds of {name} must be finite", bounds, "Give finite lower and upper.")
-    if process.lower > process.upper:
-        _refuse(f"bounds of {name} are reversed", bounds, "Exchange lower and upper.")
-    if process.bound == 0:
-        _refuse(f"bounds of {name} leave only the value 0", bounds, "Widen lower or upper.")
-
-
-def check_caps(caps: ContributionBounds) -> None:
-    """Refuse caps that bound nothing or that no unit can reach."""
-    for name in ("records", "records_per_key", "selections"):
-        value = getattr(caps, name)
-        if not _is_integer(value, 1):
-            _refuse(f"caps.{name} must be an integer of at least 1", value, "Give such a cap.")
-        if value > caps.records:
-            _refuse(
-                f"caps.{name} above caps.records ({caps.records}) is pointless: a unit never"
-                " reaches it, and pays for it",
-                value,
-                f"Lower caps.{name} or raise caps.records.",
-            )
-
-
 def _selection_share(selection_share: float, charged: int, private_keys: bool) -> float:
-    """The part of nu^2 for selection; all or nothing if there is nobody to share with."""
+    """The part of nu^2 for selection: all of it if no process is charged, none with public keys."""
     if not private_keys:
         if charged == 0:
             raise PlanError(
@@ -238,8 +161,7 @@ def _selection_share(selection_share: float, charged: int, private_keys: bool) -
         return 0.0
     if charged == 0:
         return 1.0
-    if not (_is_number(selection_share) and 0 < selection_share < 1):
-        _refuse("selection_share must be above 0 and below 1", selection_share, "Try 0.5.")
+    check_selection_share(selection_share)
     return selection_share
 
 
@@ -247,15 +169,3 @@ def _power_of_two(value: float) -> float:
     """The smallest power of two that is at least `value`."""
     mantissa, exponent = math.frexp(value)  # value = mantissa * 2^exponent, 1/2 <= mantissa < 1
     return math.ldexp(1.0, exponent - (mantissa == 0.5))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_integer(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _refuse(fact: str, got: object, advice: str) -> NoReturn:
-    raise PlanError(f"{fact}; got {got!r}. {advice}")

@@ -1,4 +1,4 @@
-"""Gaussian differential privacy: the trade between nu, epsilon and delta.
+"""Gaussian differential privacy: conversion between nu, epsilon and delta.
 
 Implements the exact profile of a nu-GDP mechanism (Dong, Roth, Su 2022, Corollary 2.13; Balle and
 Wang 2018, Theorem 8):
@@ -8,9 +8,10 @@ Wang 2018, Theorem 8):
 With a = epsilon/nu - nu/2, b = a + nu and e^epsilon phi(b) = phi(a), this is phi(a) (R(a) - R(b)),
 R the Mills ratio: neither e^epsilon nor the tails are formed, so nothing overflows or cancels.
 
-Privacy contract: `nu_of` and `epsilon_of` err towards privacy. They aim at a delta smaller by a
-relative 2^-30 and 2^-31, far above the error of `delta_of` (some 1e-11), so their answers
-hold for the exact profile too, and `epsilon_of(nu_of(epsilon, delta), delta) <= epsilon`.
+Privacy contract: `nu_of` and `epsilon_of` err towards privacy (docs/proof.md, Lemma 12). They use a
+delta smaller by a relative 2^-30 and 2^-31, far more than the error of `delta_of` (some 1e-11), so
+their results hold for the exact profile too, and
+`epsilon_of(nu_of(epsilon, delta), delta) <= epsilon`.
 
 Not covered: anything that is not Gaussian (see `thresholds`), and composition (nu^2 adds up).
 """
@@ -22,8 +23,8 @@ from collections.abc import Callable
 
 _NU_SLACK = 1 - 2.0**-30
 _EPSILON_SLACK = 1 - 2.0**-31
-_SMALL_NU = 2.0**-10  # below, R(a) - R(b) loses digits and its Taylor series has them
-_FAR_LEFT = -20.0  # below, R(a) comes near overflow
+_SMALL_NU = 2.0**-10  # below, R(a) - R(b) loses digits: its Taylor series is used
+_FAR_LEFT = -20.0  # below, R(a) is close to overflow
 
 
 def delta_of(epsilon: float, nu: float) -> float:
@@ -69,8 +70,8 @@ def epsilon_of(nu: float, delta: float) -> float:
 def bisect(below: Callable[[float], bool]) -> tuple[float, float]:
     """Neighbouring floats around the point where `below` turns false, true side first.
 
-    `below` is true near 0 and false far out. Both ends have been evaluated: whatever the rounding
-    inside `below`, its answer is as returned.
+    `below` is true near 0 and false for large numbers. It was evaluated at both floats returned,
+    so rounding inside it cannot make the result wrong.
     """
     low, high = 0.0, 1.0
     while below(high):

@@ -1,6 +1,6 @@
-"""The vocabulary of accounting: what is bounded, what is summed, what is spent.
+"""The vocabulary of accounting: contribution bounds, processes, calibrations.
 
-Symbols of the mathematics in brackets.
+Symbols of docs/proof.md are in brackets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SELECTION = "selection"
 
 @dataclass(frozen=True, slots=True)
 class ContributionBounds:
-    """What one unit may contribute over the whole stream."""
+    """The most that one unit contributes over the whole stream."""
 
     records: int  # [C]
     records_per_key: int  # [c] per (key, window)
@@ -40,7 +40,7 @@ class Process:
 
     @property
     def bound(self) -> float:
-        """[L], the largest size of one contribution."""
+        """[L], the largest absolute value of one contribution."""
         return max(abs(self.lower), abs(self.upper))
 
 
@@ -49,7 +49,7 @@ class CalibratedProcess:
     """A process with its noise. `purpose` names the noise process it is released from.
 
     A `distinct` process under `every_trigger` with private keys is released from the selection
-    process: its purpose is `SELECTION` and it costs nothing of its own.
+    process: its purpose is `SELECTION` and it has no cost of its own.
     """
 
     process: Process

@@ -12,9 +12,9 @@ Without columns selection gets everything. Several columns share the columns' rh
 
 Privacy contract: none. A quantile for each trigger by itself **does not bound the failure over all
 triggers**, which is up to T times larger, so the published (epsilon, delta) need not hold. Use
-`calibrate` for a promise. `Calibration.epsilon` and `.delta` are what was asked for; nu, failure,
-delta_gaussian and delta_threshold are what the noise gives under this package's accounting, so the
-two parts do not add up to delta.
+`calibrate` for a promise. `Calibration.epsilon` and `.delta` are the requested values; nu, failure,
+delta_gaussian and delta_threshold follow from the noise by this package's accounting, so the two
+deltas do not add up to delta.
 
 Not covered: policies other than `threshold`, caps other than C = c = Cs, public keys.
 """
@@ -26,14 +26,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dpsqlp.accounting.calibrate import (
-    check_budget,
-    check_caps,
-    check_minimum,
-    check_noise,
-    check_processes,
-    quantum_of,
-)
+from dpsqlp.accounting.calibrate import check_noise, quantum_of
 from dpsqlp.accounting.gdp import bisect, delta_of
 from dpsqlp.accounting.model import (
     SELECTION,
@@ -44,6 +37,12 @@ from dpsqlp.accounting.model import (
     Selection,
 )
 from dpsqlp.accounting.privacy_loss import FLOAT_SHARE, charge, squared_nu
+from dpsqlp.accounting.validate import (
+    check_budget,
+    check_caps,
+    check_minimum,
+    check_processes,
+)
 
 if TYPE_CHECKING:  # importing the mechanisms would load numba
     from dpsqlp.mechanisms.base import Mechanism
@@ -78,8 +77,9 @@ def paper_calibration(
     processes: Sequence[Process],
     minimum: int = 0,
 ) -> Calibration:
-    """The noise and thresholds the paper would use. They do not bound the failure over all
-    triggers and carry no promise; see the module."""
+    """The noise and thresholds of the paper. They do not bound the failure over all triggers and
+    carry no promise; see the module.
+    """
     check_budget(epsilon, delta)
     caps = ContributionBounds(records, records, records)
     check_caps(caps)
@@ -134,7 +134,7 @@ def _thresholds(sigma: float, mechanism: Mechanism, minimum: int, beta: float) -
 
 
 def _failure(sigma: float, mechanism: Mechanism, minimum: int, limits: Sequence[int]) -> float:
-    """What a union bound over the triggers makes of these thresholds, per vote."""
+    """The failure of these thresholds per vote, by a union bound over the triggers."""
     from scipy.special import ndtr
 
     margins = (limit - minimum - 1.5 for limit in limits)

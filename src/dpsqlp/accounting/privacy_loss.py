@@ -1,6 +1,6 @@
-"""From noise to privacy: what a set of noise scales costs.
+"""Privacy loss: what a set of noise scales costs.
 
-Implements the squared shift over noise of one unit against the whole output,
+Implements the squared ratio of one unit's shift to the noise, over the whole output,
 
     nu^2 = Cs s^2 / sigma_k^2 + sum over processes m of charge_m L_m^2 s^2 / sigma_m^2
 
@@ -12,9 +12,10 @@ nu^2 caps every history of adaptively chosen inputs, the composition is nu-GDP (
 2022; Koskela et al. 2023).
 
 Privacy contract: earlier stages must have enforced the caps and the bounds, and each process must
-have noise of its own. What `distinct` shares with selection is paid by selection.
+have noise of its own. A `distinct` process released from the selection process is charged there.
+See docs/proof.md, Lemmas 9 to 11, 16 and 19.
 
-Not covered: that a threshold really fails with the probability it states (see `thresholds`).
+Not covered: that a threshold fails with the stated probability (see `thresholds`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:  # importing the mechanisms would load numba
 FLOAT_SHARE = 1 / 1000  # of epsilon, set aside for float error in the noise
 _DRAW_ERROR = 2.0**-48  # of a draw within 9 deviations
 _PATH_ERROR = 2.0**-50  # of a path, relative to its deviation, times sqrt(T): rounding adds up
-_TAIL = 4.5  # deviations: beyond them a shift of narrow noise moves probabilities more
-_LARGEST_ERROR = 100.0  # of float error: past it e^error leaves nothing to promise
+_TAIL = 4.5  # deviations; in the tail beyond, a shift changes probabilities more
+_LARGEST_ERROR = 100.0  # of float error: above it, e^error leaves nothing to promise
 
 
 def charge(
@@ -52,7 +53,7 @@ def charge(
 def float_charge(deviation: float, touched: int, mechanism: Mechanism) -> float:
     """The epsilon of float error in one noise process.
 
-    `deviation` is sigma in quanta, `touched` the number of its instances that one unit reaches.
+    `deviation` is sigma in quanta; `touched` is how many of its instances one unit can change.
     """
     relative = _DRAW_ERROR + _PATH_ERROR * math.sqrt(mechanism.triggers)
     path = relative * math.sqrt(max(mechanism.variance)) * max(deviation, _TAIL)
@@ -76,9 +77,9 @@ def squared_nu(
 def epsilon_spent(
     calibration: Calibration, caps: ContributionBounds, mechanism: Mechanism, release: ReleasePolicy
 ) -> float:
-    """The epsilon bought at `calibration.delta`, from the sigmas and the thresholds' failure.
+    """The epsilon at `calibration.delta`, from the sigmas and the thresholds' failure.
 
-    Infinite if the thresholds alone use up delta, or if the noise is as good as none.
+    Infinite if the thresholds alone use up delta, or if the noise is negligible.
     """
     selection = calibration.selection
     failure = 0.0 if selection is None else caps.selections * selection.failure
@@ -94,7 +95,7 @@ def epsilon_spent(
             float_error += float_charge(deviation, caps.records, mechanism)
 
     def too_small(epsilon: float) -> bool:
-        error = max(float_error, epsilon * FLOAT_SHARE)  # the share is spent in any case
+        error = max(float_error, epsilon * FLOAT_SHARE)  # at least the share set aside
         target = (calibration.delta - failure) * math.exp(-error)
         return epsilon <= error or delta_of(epsilon - error, nu) > target
 

@@ -6,18 +6,18 @@ beta(i) over the T triggers at most beta, spent one of two ways:
     even    beta(i) = beta / T
     late    beta(i) = beta / (H (T - i + 1)),  H = 1 + 1/2 + ... + 1/T
 
-`late` lowers the thresholds at the end of a window, where keys have most units, and raises those at
-its start.
+`late` lowers the thresholds at the end of a window, where keys have the most units, and raises
+those at its start.
 
 Privacy contract: a key with a single unit above the minimum (count = mu + 1) is selected at any of
 its T triggers with probability at most beta. It is selected at trigger i only if
 mu + 1 + rint(noise) >= thr(i), so only if the noise is at least thr(i) - mu - 1 - 1/2, and the T
-probabilities add up (union bound). A later round of the policy `threshold` begins at index 1 again
-and has fewer triggers left: a part of the sum, so at most beta too. Charged per selection vote: the
-caller multiplies by the votes.
-Everything rounds up. Before its ceiling the real-valued threshold is raised by a relative 2^-40,
-for the digits it is computed with, and by 2^-45 sqrt(T) of the largest deviation, for the noise: a
-path is off by some 2^-50 sqrt(T) of that, and by several times as much in its far tail.
+probabilities add up (union bound; docs/proof.md, Lemma 13). A later round of the policy `threshold`
+begins at step 1 again and has fewer triggers left: a part of the sum, so at most beta too. The
+charge is per selection vote: the caller multiplies it by the votes.
+Everything rounds up. Before the ceiling, the real-valued threshold is raised by a relative 2^-40
+for rounding in this computation, and by 2^-45 sqrt(T) of the largest deviation for rounding in the
+noise: a path is off by some 2^-50 sqrt(T) of it, and by several times as much in its far tail.
 
 Not covered: the Gaussian cost of the noisy counts themselves (see `calibrate`).
 """
@@ -68,4 +68,4 @@ def _spent(failure: float, triggers: int, spending: Spending) -> list[float]:
         return [failure / triggers] * triggers
     left = range(triggers, 0, -1)
     harmonic = math.fsum(1 / n for n in left)
-    return [failure / (_NUDGE * harmonic * n) for n in left]  # nudged: rounding adds up to no more
+    return [failure / (_NUDGE * harmonic * n) for n in left]  # the sum stays below beta

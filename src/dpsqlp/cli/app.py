@@ -1,4 +1,4 @@
-"""The commands of `dpsqlp`. What they need is imported when they run, so that help is quick."""
+"""The commands of `dpsqlp`. Imports are deferred until a command runs, so that help is fast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dpsqlp.cli import experiments
-from dpsqlp.cli.exit_codes import refusals
+from dpsqlp.cli.exit_codes import errors_as_exit_codes
 
 _CODES = "\n\n**Exit codes:** 0 done, 1 refused, 2 wrong usage, 130 interrupted."
 
@@ -26,21 +26,21 @@ app.add_typer(experiments.app, name="experiment")
 Script = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE.sql", exists=True, dir_okay=False, help="The script: sources and sinks."
+        metavar="FILE.sql", exists=True, dir_okay=False, help="SQL script with sources and sinks."
     ),
 ]
 Port = Annotated[
     int | None,
     typer.Option(
-        min=0, max=65535, help="Port of the page.  [default: 8630, or any if that is taken]"
+        min=0, max=65535, help="Port of the dashboard.  [default: 8630, or any free port]"
     ),
 ]
 OperatorMetrics = Annotated[
     bool,
     typer.Option(
         "--operator-metrics",
-        help="The page also shows records per second, lag, trigger time and state size. They are"
-        " not protected: for the operator's eyes only.",
+        help="Show records per second, lag, trigger time and state size on the dashboard. They are"
+        " not protected: only for the operator.",
     ),
 ]
 
@@ -73,73 +73,77 @@ def run(
     file: Script,
     state: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Folder of the state.  [default: FILE.state]"),
+        typer.Option(file_okay=False, help="State folder.  [default: FILE.state]"),
     ] = None,
     secret: Annotated[
         Path | None,
         typer.Option(
-            help="File of the secret, made if there is none; DPSQLP_SECRET in the environment"
-            " comes first.  [default: FILE.secret]"
+            help="File of the secret, created if it does not exist. The environment variable"
+            " DPSQLP_SECRET takes precedence.  [default: FILE.secret]"
         ),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads to work with.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="Number of threads.")] = 2,
     engine: Annotated[
         Literal["local", "spark"],
-        typer.Option(help="What computes: this process, or Spark. The answers are the same."),
+        typer.Option(help="Run in this process or on Spark. Both release the same values."),
     ] = "local",
     master: Annotated[
         str | None,
         typer.Option(
-            help="With Spark: its master; SPARK_REMOTE in the environment names a Connect server."
-            "  [default: this machine]"
+            help="With Spark: the master. The environment variable SPARK_REMOTE names a Connect"
+            " server.  [default: this machine]"
         ),
     ] = None,
     shards: Annotated[
         int | None,
-        typer.Option(min=1, help="With Spark: shards of a new state, for good.  [default: 8]"),
+        typer.Option(
+            min=1,
+            help="With Spark: number of shards of a new state; cannot change later.  [default: 8]",
+        ),
     ] = None,
     metrics: Annotated[
         bool,
         typer.Option(
             "--metrics",
-            help="Also show records per second. That number is not protected: for the operator's"
-            " eyes only.",
+            help="Also show records per second. That number is not protected: only for the"
+            " operator.",
         ),
     ] = False,
     leave_behind_unprotected: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="Go on without a file of the trigger that has begun, because it cannot be read."
-            " Whether it can may depend on its records: that it is missing is not protected. The"
-            " state records the decision. May be given several times.",
+            help="Skip an unreadable file of the trigger that has begun. Whether a file can be read"
+            " may depend on its records, so its absence is not protected. The state records the"
+            " decision. May be given several times.",
         ),
     ] = None,
     log: Annotated[
         Literal["text", "json"],
-        typer.Option(help="What standard error gets: sentences, or a JSON object a line."),
+        typer.Option(
+            help="Format of the log on standard error: sentences, or one JSON object per line."
+        ),
     ] = "text",
     dashboard: Annotated[
         bool,
         typer.Option(
             "--dashboard",
-            help="Keep the releases beside the state and serve a page to watch, on this machine"
-            " alone.",
+            help="Archive the releases next to the state and serve a dashboard on this machine.",
         ),
     ] = False,
     port: Port = None,
     operator_metrics: OperatorMetrics = False,
 ) -> None:
-    """Run all sinks of a script, from where they stopped.
+    """Run all sinks of a script, or resume them.
 
-    Triggers follow the clock, or replay history as fast as it goes (ON EVENT TIME). Ctrl-C
-    finishes the trigger; the same command goes on from there. Killing it loses nothing that was
-    committed; of standard input, send again what came after the last trigger.
+    Triggers follow the clock, or replay history as fast as possible (ON EVENT TIME). Ctrl-C
+    finishes the current trigger; the same command resumes. A kill loses nothing that was
+    committed; send the standard input again that arrived after the last trigger.
     """
-    from dpsqlp.cli.log import JsonLog, Sentences
+    from dpsqlp.cli.log import JsonLog, TextLog
     from dpsqlp.cli.run import run_script
 
-    said = JsonLog() if log == "json" else Sentences()
+    said = JsonLog() if log == "json" else TextLog()
     for alone, option, needed in (
         (master is not None and engine != "spark", "--master", "--engine spark"),
         (shards is not None and engine != "spark", "--shards", "--engine spark"),
@@ -149,7 +153,7 @@ def run(
     ):
         if alone:
             raise typer.BadParameter(f"{option} goes with {needed}.")
-    with refusals(said):
+    with errors_as_exit_codes(said):
         code = run_script(
             file,
             said,
@@ -177,13 +181,15 @@ def explain(
     file: Script,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Every number as JSON; with several sinks, under `sinks`."),
+        typer.Option(
+            "--json", help="Print every number as JSON; with several sinks, under `sinks`."
+        ),
     ] = False,
 ) -> None:
-    """Say what a script promises and what it costs, without running it."""
+    """Explain what a script promises and what it costs, without running it."""
     from dpsqlp.cli.explain import explanation
 
-    with refusals():
+    with errors_as_exit_codes():
         typer.echo(explanation(file, as_json), nl=False)
 
 
@@ -191,25 +197,23 @@ def explain(
 def inspect(
     state: Annotated[
         Path,
-        typer.Argument(
-            metavar="STATE", exists=True, file_okay=False, help="The folder of the state."
-        ),
+        typer.Argument(metavar="STATE", exists=True, file_okay=False, help="State folder."),
     ],
     secret: Annotated[
         Path | None,
         typer.Option(
-            help="File of the secret, to verify what is shown; DPSQLP_SECRET in the environment"
-            " comes first.  [default: FILE.secret, if it can be read]"
+            help="File of the secret, to verify the output. The environment variable DPSQLP_SECRET"
+            " takes precedence.  [default: FILE.secret, if it can be read]"
         ),
     ] = None,
 ) -> None:
-    """Say what a state has released and spent.
+    """Show what a state has released and spent.
 
-    Shows nothing that depends on unreleased data. Without the secret it is not verified.
+    Nothing shown depends on unreleased data. Without the secret, the output is not verified.
     """
     from dpsqlp.cli.inspect import inspection
 
-    with refusals():
+    with errors_as_exit_codes():
         typer.echo(inspection(state, secret), nl=False)
 
 
@@ -224,35 +228,37 @@ def serve(
         typer.Argument(
             metavar="STATE_OR_SINK",
             exists=True,
-            help="A state that was run with --dashboard, or where a parquet, jsonl or duckdb sink"
-            " writes.",
+            help="State of a run with --dashboard, or the output of a parquet, jsonl or duckdb"
+            " sink.",
         ),
     ],
     host: Annotated[
-        str, typer.Option(help="Address to listen on; beyond this machine only with a token.")
+        str, typer.Option(help="Address to listen on; other than this machine only with a token.")
     ] = "127.0.0.1",
     port: Port = None,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="DPSQLP_DASHBOARD_TOKEN",
-            help="What whoever looks must know. Others on this machine can see a command line:"
-            " better in the environment.",
+            help="Access token for the dashboard. Other users of this machine can see command"
+            " lines: prefer the environment variable.",
         ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A name by which a proxy calls this server; may be given again."),
+        typer.Option(
+            help="Host name that a proxy uses for this server. May be given several times."
+        ),
     ] = None,
     operator_metrics: OperatorMetrics = False,
 ) -> None:
-    """Serve a page of released values, until Ctrl-C.
+    """Serve a dashboard of released values, until Ctrl-C.
 
-    Reads releases and public numbers alone, also while a pipeline writes them.
+    It reads only releases and public numbers, also while a pipeline writes them.
     """
     from dpsqlp.cli.serve import serve_page
 
-    with refusals():
+    with errors_as_exit_codes():
         serve_page(path, host, port, token, tuple(allow_host or ()), operator_metrics)
 
 
@@ -266,16 +272,16 @@ def demo(
         Path | None,
         typer.Option(
             file_okay=False,
-            help="New folder for the query, the data, the state and the output; without it they"
+            help="New folder for the query, the data, the state and the output. Without it, they"
             " are deleted at the end.",
         ),
     ] = None,
     dashboard: Annotated[
-        bool, typer.Option("--dashboard/--no-dashboard", help="Also serve a page to watch.")
+        bool, typer.Option("--dashboard/--no-dashboard", help="Also serve a dashboard.")
     ] = True,
 ) -> None:
-    """Watch a day of page views become a private table, beside the truth. Takes a minute."""
+    """Watch a day of page views become a private table, next to the truth. Takes a minute."""
     from dpsqlp.demo import run_demo
 
-    with refusals():
+    with errors_as_exit_codes():
         run_demo(fast=fast, keep=keep, dashboard=dashboard)

@@ -1,4 +1,4 @@
-"""What ends a command early, as a message and an exit code."""
+"""Exit codes, and errors that end a command."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ INTERRUPTED = 130
 
 
 @contextmanager
-def refusals(log: Log | None = None) -> Iterator[None]:
-    """Refusals as a message and an exit code, not a traceback."""
-    from dpsqlp.cli.log import Sentences
+def errors_as_exit_codes(log: Log | None = None) -> Iterator[None]:
+    """Turn errors into a message and an exit code, without a traceback."""
+    from dpsqlp.cli.log import TextLog
     from dpsqlp.errors import DpsqlpError
 
-    log = log or Sentences()
-
+    log = log or TextLog()
     try:
         yield
     except DpsqlpError as error:
         log.say("refused", str(error))
         raise typer.Exit(REFUSED) from None
     except BrokenPipeError:
-        log.say("refused", "Nobody reads standard output any more. The same command goes on.")
+        log.say("refused", "Standard output was closed. Run the same command to resume.")
         raise typer.Exit(REFUSED) from None
     except OSError as error:
         log.say("refused", f"{error.filename or 'A file'}: {error.strerror or error}.")

@@ -1,4 +1,4 @@
-"""`dpsqlp explain`."""
+"""`dpsqlp explain`: what a script promises."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dpsqlp.sql import compile_script, explain, explain_text, explain_total, mak
 
 
 def explanation(file: Path, as_json: bool) -> str:
-    """The promise of every sink of a script, and what they add up to."""
+    """The promise of every sink of a script, and their total."""
     program = compile_script(read_file(file), folder=str(file.parent))
     sinks = [(sink.name, sink.query, make_plan(sink.query)) for sink in program.sinks]
-    together = explain_total(sinks)
+    together = explain_total(sinks, str(file.parent))
     if not as_json:
         parts = [explain_text(*sink) for sink in sinks] + ([together] if together else [])
         return "\n\n".join(parts)

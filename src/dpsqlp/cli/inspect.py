@@ -1,9 +1,8 @@
 """`dpsqlp inspect`: what a state has released and spent.
 
-Privacy contract: every word comes from the plan, the public clock or the last release. Sizes of
-tables and files, digests of the input and positions in the source depend on unreleased data and
-are sealed, and not read. Whether the public part is what the pipeline wrote can be told with the
-secret alone; without it, that is said.
+Privacy contract: everything shown comes from the plan, the public clock or the last release. Sizes
+of tables and files, digests of the input and offsets depend on unreleased data: they are sealed and
+not read. Only with the secret can the public part be verified; without it, the output says so.
 """
 
 from __future__ import annotations
@@ -13,36 +12,42 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dpsqlp.accounting.composition import compose
 from dpsqlp.cli.progress import count, moment
 from dpsqlp.engines.clock import TriggerGrid
-from dpsqlp.engines.instance import SECRET_VARIABLE, description, load_secret, read_instance
+from dpsqlp.engines.instance import description, read_instance
+from dpsqlp.engines.secret_file import SECRET_VARIABLE, load_secret
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
-from dpsqlp.sql import total, unit_text
+from dpsqlp.sql import unit_text
 from dpsqlp.sql.emit import duration
 from dpsqlp.state.journal import MANIFEST, read_manifest
 from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.storage import LocalStorage
 
-_UNVERIFIED = "no: anybody who can write here could have changed it. Give --secret to know"
+_UNVERIFIED = "no: anybody who can write here could have changed it. To verify, give --secret"
 Public = dict[str, Any]  # the public part of a manifest
 
 
 def inspection(state: Path, given_secret: Path | None = None) -> str:
-    """What is known of every sink in a state folder, or of one sink's folder."""
+    """The summary of every sink in a state folder, or of one sink's folder."""
     folders = [folder for folder in (state, *sorted(state.iterdir())) if folder.is_dir()]
     found = {f.resolve().name: (LocalStorage(f), description(LocalStorage(f))) for f in folders}
     sinks = {name: (storage, body) for name, (storage, body) in found.items() if body is not None}
     if not sinks:
         raise StateError(
-            f"{state} holds no state. Give the folder that `dpsqlp run` named, FILE.state."
+            f"{state} holds no state. Give the state folder of `dpsqlp run`, FILE.state."
         )
     key = _secret(state, given_secret)
     parts = []
     for name, (storage, body) in sinks.items():
         try:
             lines = _lines(body, _manifest(storage, key))
-        except (KeyError, TypeError, ValueError) as error:  # nobody vouches for what it reads
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:  # without the secret, the files are not verified
             raise missing_or_damaged(f"{name}/pipeline.json or {MANIFEST}", "damaged") from error
         lines.append(("verified", _UNVERIFIED if key is None else "with the secret"))
         parts.append("\n".join([name, *(f"  {label:<13}{text}" for label, text in lines)]))
@@ -51,7 +56,7 @@ def inspection(state: Path, given_secret: Path | None = None) -> str:
 
 
 def _secret(state: Path, given: Path | None) -> bytes | None:
-    """The secret that was named, else the one in the environment or beside the state, if any."""
+    """The given secret, else the one in the environment or next to the state, if any."""
     if given is not None or SECRET_VARIABLE in os.environ:
         return load_secret(given or state, storage_is_new=False)
     for folder in (state.resolve(), state.resolve().parent):
@@ -62,8 +67,8 @@ def _secret(state: Path, given: Path | None) -> bytes | None:
 
 
 def _manifest(storage: LocalStorage, key: bytes | None) -> Public:
-    """The public part of the manifest. With the secret, refused if the pipeline did not write it,
-    or its description.
+    """The public part of the manifest. With the secret, the manifest and the description are
+    verified.
     """
     if key is not None:
         sealed = SealedStorage(storage)
@@ -88,8 +93,8 @@ def _lines(body: dict[str, Any], manifest: Public) -> list[tuple[str, str]]:
 
 
 def _promise(plans: Sequence[Plan], body: dict[str, Any]) -> str:
-    _, epsilon, delta = total(plans)
-    if len(plans) == 1:  # as it was asked for, not as it adds up
+    _, epsilon, delta = compose([plan.calibration for plan in plans])
+    if len(plans) == 1:  # as requested, not as it adds up
         epsilon, delta = plans[0].calibration.epsilon, plans[0].calibration.delta
     public = body["public"]
     unit = unit_text(public["unit"], public["period_us"])
@@ -97,7 +102,7 @@ def _promise(plans: Sequence[Plan], body: dict[str, Any]) -> str:
 
 
 def _time(plan: Plan, body: dict[str, Any], manifest: Public) -> list[tuple[str, str]]:
-    """Spent, triggers and windows: public time alone."""
+    """Budget, triggers and windows, all from public time."""
     public = body["public"]
     schedule = TriggerGrid(**public["schedule"])
     trigger = manifest["trigger"]
@@ -108,7 +113,7 @@ def _time(plan: Plan, body: dict[str, Any], manifest: Public) -> list[tuple[str,
         ran += f" of {schedule.last - schedule.first + 1}"
     clock = "event time" if schedule.on_event_time else "the clock"
     lines = [
-        ("spent", "all of the promise: it is one for all releases, and holds from the first"),
+        ("spent", "all of the budget: one promise covers all releases, from the first on"),
         ("triggers", f"{ran}, the last at {moment(schedule.due(trigger))} by {clock}"),
     ]
     if public["hop_us"] is None:
@@ -133,7 +138,7 @@ def _release(manifest: Public) -> list[tuple[str, str]]:
 
 
 def _left_behind(manifest: Public) -> list[tuple[str, str]]:
-    """What the operator has accepted against the promise."""
+    """Inputs that the operator left behind, which the promise does not cover."""
     inputs = manifest["inputs_left_behind"]
     if not inputs:
         return []
@@ -141,7 +146,7 @@ def _left_behind(manifest: Public) -> list[tuple[str, str]]:
 
 
 def _together(sinks: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-    """What sinks over one source and unit add up to."""
+    """The total privacy loss of sinks over one source and unit."""
     groups: dict[tuple[Any, ...], list[tuple[str, dict[str, Any]]]] = {}
     for name, body in sinks:
         public = body["public"]

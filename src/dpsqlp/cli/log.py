@@ -1,6 +1,6 @@
-"""What a run says on standard error: sentences for people, or a JSON object a line.
+"""The log of a run on standard error: sentences, or one JSON object per line.
 
-Privacy contract: all of it is public time, released rows and the plan. Nothing else is handed in.
+Privacy contract: callers pass only public time, released rows and the plan.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any, Protocol
 
 
 class Log(Protocol):
-    """Takes what happened, in words and as values."""
+    """Receives events, as a message and as values."""
 
     def say(self, event: str, message: str, **values: Any) -> None:
-        """Something happened."""
+        """Log an event."""
 
 
-class Sentences:
-    """The words alone."""
+class TextLog:
+    """Messages only."""
 
     def say(self, event: str, message: str, **values: Any) -> None:
-        """Print the words."""
+        """Print the message."""
         print(message, file=sys.stderr, flush=True)
 
 
 class JsonLog:
-    """One object a line: time, event, message, and the values of the event."""
+    """One object per line: time, event, message, and the values of the event."""
 
     def say(self, event: str, message: str, **values: Any) -> None:
         """Print a line."""

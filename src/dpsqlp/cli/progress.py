@@ -1,6 +1,6 @@
-"""Progress of a run, on standard error: triggers and released rows, by public time alone.
+"""Progress of a run on standard error: triggers and released rows.
 
-Records per second depend on unreleased data. They are shown only where the operator asks.
+Records per second depend on unreleased data. They are shown only with --metrics.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Display(AbstractContextManager["Display"], Protocol):
         """A trigger of a sink has run, or a server is away."""
 
     def summary(self) -> list[str]:
-        """What ran, a line a sink."""
+        """One line per sink: triggers and released rows."""
 
 
 def make_progress(
     engines: Mapping[str, Engine], log: Log, *, metrics: bool, printing: bool
 ) -> Display:
-    """Bars on a terminal; lines elsewhere, and where releases are printed on the terminal too."""
+    """Bars on a terminal; lines otherwise, or if releases are printed to the terminal too."""
     if isinstance(log, JsonLog):
         return Lines(engines, log, metrics, seconds=0)
     terminal = sys.stderr.isatty() and not (printing and sys.stdout.isatty())
@@ -40,7 +40,7 @@ def make_progress(
 
 
 class Lines:
-    """A line for a trigger, at most one a second."""
+    """A line per trigger, at most one per second."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Lines:
         self._metrics = metrics
         self._began = time.monotonic()
         self._seconds = seconds
-        self._said = -seconds
-        self._away: dict[str, str] = {}  # which server, by sink
+        self._last_line = -seconds
+        self._away: dict[str, str] = {}  # the problem reported last, by sink
         self._rows = dict.fromkeys(engines, 0)
         self._triggers = dict.fromkeys(engines, 0)
 
@@ -71,13 +71,13 @@ class Lines:
             self._wait(name, str(progress))
             return
         if not progress.missed and self._away.pop(name, None) is not None:
-            self._log.say("back", f"{name}: goes on", sink=name)
+            self._log.say("back", f"{name}: resumed", sink=name)
         self._rows[name] += progress.rows
         self._triggers[name] += 1
         self._show(name, progress)
 
     def summary(self) -> list[str]:
-        """What ran, a line a sink."""
+        """One line per sink: triggers and released rows."""
         return [
             f"{name}: ran {count(self._triggers[name], 'trigger')}, released"
             f" {count(self._rows[name], 'row')}"
@@ -86,16 +86,16 @@ class Lines:
         ]
 
     def _wait(self, name: str, problem: str) -> None:
-        """Say once that a server is away."""
+        """Log once that a server is away."""
         if self._away.get(name) != problem:
             self._away[name] = problem
             self._log.say("waiting", f"{name}: waiting. {problem}", sink=name)
 
     def _show(self, name: str, progress: Progress) -> None:
         now = time.monotonic()
-        if now - self._said < self._seconds:
+        if now - self._last_line < self._seconds:
             return
-        self._said = now
+        self._last_line = now
         self._log.say(
             "trigger",
             f"{name}: {self._note(name, progress)}",
@@ -109,7 +109,7 @@ class Lines:
         return note + (f", {self._records(name)}" if self._metrics else "")
 
     def _position(self, name: str, progress: Progress) -> str:
-        """Which trigger of how many, or the time of one on the clock."""
+        """The trigger's number of how many, or its time on the clock."""
         schedule = self._engines[name].schedule
         if schedule.last is None:
             return f"trigger of {moment(schedule.due(progress.trigger))}"
@@ -136,7 +136,7 @@ class Bars(Lines):
         from rich.console import Console
 
         super().__init__(engines, log, metrics)
-        # Standard output belongs to the releases: it is not redirected through the bars.
+        # Standard output is for releases: it is not redirected through the bars.
         self._bars = bars.Progress(
             bars.TextColumn("[bold]{task.description}"),
             bars.BarColumn(),
@@ -171,7 +171,7 @@ class Bars(Lines):
 
 
 def count(number: int, noun: str) -> str:
-    """A number of things in words."""
+    """A number and its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

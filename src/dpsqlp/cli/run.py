@@ -1,4 +1,4 @@
-"""`dpsqlp run`: all sinks of a script, with progress, until done or interrupted."""
+"""`dpsqlp run`: run all sinks of a script until they finish or are interrupted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.engines.script import open_engine, open_spark_engine
 from dpsqlp.engines.spark.session import start_session
 from dpsqlp.errors import PlanError, UnavailableError
-from dpsqlp.sinks.base import make_sink
+from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sql import (
     Program,
     SinkDef,
@@ -34,7 +34,7 @@ from dpsqlp.sql import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dpsqlp.dashboard.attach import Watching
+    from dpsqlp.dashboard.attach import Dashboard
 
 DONE = 0
 
@@ -60,13 +60,13 @@ def run_script(
     _check(program)
     state = given_state or file.with_suffix(".state")
     secret = given_secret or file.with_suffix(".secret")
-    again = ["dpsqlp", *sys.argv[1:]]
+    command = shlex.join(["dpsqlp", *sys.argv[1:]])
     watching = _watching(state, port, operator_metrics) if dashboard else None
 
     def opened(sink: SinkDef, spark: SparkSession | None) -> Engine:
         folder = file.parent
         output = make_sink(sink.name, sink.options, folder)
-        output = output if watching is None else watching.kept(sink.name, output)
+        output = output if watching is None else watching.archive(sink.name, output)
         if spark is None:
             return open_engine(
                 sink, state=state, secret=secret, folder=folder, output=output, threads=threads
@@ -87,17 +87,17 @@ def run_script(
         if left_behind:
             _leave_behind(left_behind, engines, log)
         for sink in program.sinks:
-            opening = _opening(sink, engines[sink.name], state / sink.name)
-            log.say("open", opening, sink=sink.name)
+            started = _start_message(sink, engines[sink.name], state / sink.name)
+            log.say("open", started, sink=sink.name)
             for warning in find_warnings(sink.query):
                 log.say("warning", warning, sink=sink.name)
         plans = [(sink.name, sink.query, engines[sink.name].plan) for sink in program.sinks]
-        if total := explain_total(plans).strip():
+        if total := explain_total(plans, str(file.parent)).strip():
             log.say("total", total)
         printing = any(sink.options.get("connector") == "stdout" for sink in program.sinks)
-        watched = None if watching is None else stack.enter_context(watching.opened(engines))
+        watched = None if watching is None else stack.enter_context(watching.serve(engines))
         if watched is not None:
-            log.say("page", f"The page to watch: {watched}")
+            log.say("page", f"Dashboard: {watched}")
         with make_progress(engines, log, metrics=metrics, printing=printing) as progress:
 
             def report(name: str, what: Progress | UnavailableError) -> None:
@@ -111,84 +111,83 @@ def run_script(
         for line in progress.summary():
             log.say("summary", line)
         if stopped:
-            log.say("interrupted", _farewell(program, engines, again))
+            log.say("interrupted", _stop_message(program, engines, command))
         elif not all(engine.finished for engine in engines.values()):
-            text = f"Standard input has ended. To go on with more: {shlex.join(again)}"
-            log.say("ended", text)
+            log.say("ended", f"Standard input has ended. To resume with more input: {command}")
         if watched is not None:
-            log.say("page", f"To look again: dpsqlp serve {shlex.quote(str(state))}")
+            log.say("page", f"To open the dashboard again: dpsqlp serve {shlex.quote(str(state))}")
     return INTERRUPTED if stopped else DONE
 
 
-def _watching(state: Path, port: int | None, operator_metrics: bool) -> Watching:
-    from dpsqlp.dashboard.attach import Watching
+def _watching(state: Path, port: int | None, operator_metrics: bool) -> Dashboard:
+    from dpsqlp.dashboard.attach import Dashboard
 
-    return Watching(state, port=port, operator=operator_metrics)
+    return Dashboard(state, port=port, operator=operator_metrics)
 
 
 def _check(program: Program) -> None:
-    """Refuse what only a Python program can do, and reading one stream twice."""
+    """Refuse sources and sinks in Python, and two sinks that read standard input."""
     for sink in program.sinks:
         source = sink.query.source
         if source.connector == "python":
             raise PlanError(
                 f"The source {source.name} is fed from Python. Run it with dpsqlp.open(...), or"
-                " give it connector = 'files' or 'stdin'."
+                " give it a connector, for example connector = 'files'."
             )
         if sink.options.get("connector") in (None, "python"):
             raise PlanError(
-                f"The sink {sink.name} does not say where releases go. Give it, for example,"
+                f"The sink {sink.name} has no connector. Give it one, for example"
                 " WITH (connector = 'parquet', path = 'out')."
             )
     readers = [sink.name for sink in program.sinks if sink.query.source.connector == "stdin"]
     if len(readers) > 1:
         raise PlanError(
             f"The sinks {', '.join(readers)} all read standard input, which can be read only once."
-            " Keep one of them, or write the records to files first."
+            " Keep one of these sinks, or write the records to files first."
         )
 
 
 def _leave_behind(paths: Sequence[str], engines: Mapping[str, Engine], log: Log) -> None:
-    """Give up files that cannot be read, in every sink whose next trigger has them."""
+    """Skip unreadable files, in every sink whose next trigger has them."""
     left = {name: engine.leave_behind(paths) for name, engine in engines.items()}
     unknown = set(paths).difference(*left.values())
     if unknown:
         raise PlanError(
             f"The next trigger does not read {', '.join(sorted(unknown))}, so it cannot be left"
-            " behind. Name a file as the error did."
+            " behind. Write the name of the file as in the error message."
         )
     for name, files in left.items():
         if files:
             log.say(
                 "left behind",
                 f"{name}: NOT PROTECTED: {', '.join(files)} is left behind. Whether a file can be"
-                " read may depend on its records; releases may show that they are missing.",
+                " read may depend on its records, and releases may show that they are missing.",
                 sink=name,
             )
 
 
-def _opening(sink: SinkDef, engine: Engine, state: Path) -> str:
-    """What runs, what it promises, and where from."""
+def _start_message(sink: SinkDef, engine: Engine, state: Path) -> str:
+    """Whether the sink begins or resumes, its promise, and its state."""
     calibration = engine.plan.calibration
     unit = unit_text(sink.query.unit_names, sink.query.period_us)
-    begins = "begins" if engine.journal.manifest.trigger is None else "goes on"
+    begins = "begins" if engine.journal.manifest.trigger is None else "resumes"
     return (
         f"{sink.name} {begins}: ({calibration.epsilon:g}, {calibration.delta:g})-DP for each"
         f" {unit}; state {state}"
     )
 
 
-def _farewell(program: Program, engines: dict[str, Engine], again: list[str]) -> str:
+def _stop_message(program: Program, engines: dict[str, Engine], command: str) -> str:
     done = "the trigger was finished"
     if not all(engine.published for engine in engines.values()):
-        done = "a release is kept that a server did not take, and is published first"
-    lines = [f"Interrupted; {done}. To go on: {shlex.join(again)}"]
+        done = "one unpublished release is stored and will be sent first"
+    lines = [f"Interrupted; {done}. To resume: {command}"]
     clocked = [e for e in engines.values() if not e.schedule.on_event_time]
     if clocked:
-        lines.append("Triggers that come due in the meantime will run without records.")
+        lines.append("Triggers that are due until then will run without records.")
     if any(sink.query.source.connector == "stdin" for sink in program.sinks):
         cut = max(e.schedule.due(e.cuts.decided) for e in clocked)
-        lines.append(f"Send again what came on standard input after {moment(cut)}.")
+        lines.append(f"Send the standard input again that arrived after {moment(cut)}.")
     return "\n".join(lines)
 
 
@@ -198,7 +197,7 @@ def _interruptible() -> Iterator[threading.Event]:
     stop = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        # In a thread of its own: the main thread may hold the event's lock right now.
+        # In a thread of its own: the main thread may be holding the event's lock.
         threading.Thread(target=stop.set).start()
         signal.signal(number, signal.SIG_DFL)
 

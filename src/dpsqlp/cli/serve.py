@@ -1,4 +1,4 @@
-"""`dpsqlp serve`."""
+"""`dpsqlp serve`: the dashboard of a state or a sink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from dpsqlp.dashboard.process import (
+from dpsqlp.dashboard.server import (
     TOKEN_VARIABLE,
     Settings,
     address,
@@ -25,14 +25,16 @@ def serve_page(
     names: tuple[str, ...],
     operator: bool,
 ) -> None:
-    """Serve until Ctrl-C, or until a service manager ends it: what was copied is removed."""
+    """Serve until Ctrl-C or SIGTERM; then temporary copies are removed."""
     check_installed()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    if token is None:  # the command line takes a variable that is set but empty for none
+    if token is None:  # typer ignores a variable that is set but empty
         token = os.environ.get(TOKEN_VARIABLE)
     settings = Settings(str(path.resolve()), host, port, token, names, operator)
     with listen(settings) as bound:
-        serve(settings, bound, ready=lambda: _say(f"The page: {address(bound)}  (Ctrl-C ends it)"))
+        serve(
+            settings, bound, ready=lambda: _say(f"Dashboard: {address(bound)}  (Ctrl-C stops it)")
+        )
 
 
 def _say(text: str) -> None:

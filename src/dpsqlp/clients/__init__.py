@@ -1,1 +1,1 @@
-"""What sources and sinks share of a server's client."""
+"""Clients of servers, shared by sources and sinks."""

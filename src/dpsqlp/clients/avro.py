@@ -1,10 +1,10 @@
-"""Avro: schemas by file or registry, values one at a time.
+"""Avro: schemas from a file or a registry; values are read and written one at a time.
 
-Values of a registry begin with a zero byte and the four bytes of their schema's number; without a
-registry they are the bare encoding by one schema.
+With a registry, a value begins with a zero byte and the four bytes of its schema id; without one, a
+value is the plain encoding of a single schema.
 
-Privacy contract: the schema decides how a value is read, never the values beside it. Which schema
-a value names is data: whatever a registry answers to one number, others are read as without it.
+Privacy contract: how a value is read depends on its schema, never on other values. The schema id of
+a value is data: the registry's answer to one id does not change how values with other ids are read.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ try:
     import fastavro
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 except ImportError:
-    raise DpsqlpError("Avro is not installed. Run `pip install 'dpsqlp[kafka]'`.") from None
+    raise DpsqlpError(
+        "The Avro library is not installed. Run `pip install 'dpsqlp[kafka]'`."
+    ) from None
 
 _MAGIC = b"\0"
 _HEADER = 5
 _TYPES_MAX = 10_000
 _NUMBERS = 1 << 31
-_NO_SCHEMA, _PASSING = (400, 404, 422), (408, 429)  # registries differ
-_ASKING = {"timeout": 10, "max.retries": 1, "retries.wait.ms": 100}  # unless options say otherwise
+_NO_SCHEMA, _TRANSIENT = (400, 404, 422), (408, 429)  # depending on the registry
+_CLIENT_SETTINGS = {"timeout": 10, "max.retries": 1, "retries.wait.ms": 100}  # defaults
 _DENIED = (401, 403)
-_AWAY_SECONDS = 3600.0  # then the numbers that are not known are those of no schema
+_AWAY_SECONDS = 3600.0  # after that, unknown ids count as ids of no schema
 _ARROW = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -61,46 +63,47 @@ _LOGICAL = {
 
 
 class UnusableError(ValueError):
-    """A schema that values are not read by."""
+    """A schema that is not used for reading values."""
 
 
-def parsed(text: str) -> Any:
-    """A schema for reading: a record, and nothing by which a few bytes could become a lot.
+def parse_schema(text: str) -> Any:
+    """A schema for reading: a record by which a few bytes cannot become a large value.
 
-    A type within itself is as deep as a value says, an array of things without bytes as long, and
-    types of types of types as many; any could end the process, and one value must not.
+    Refused are recursive types, which a value can nest as deeply as it likes, arrays of items
+    without bytes, which it can make as long as it likes, and schemas with very many types. Each of
+    them would let one value end the process.
     """
     try:
         schema = fastavro.parse_schema(json.loads(text))
         if not isinstance(schema, dict) or schema.get("type") != "record":
-            raise UnusableError("it is no record")
-        _Walk().has_bytes(schema)
+            raise UnusableError("it is not a record")
+        _SchemaCheck().has_bytes(schema)
     except UnusableError:
         raise
-    except Exception as error:  # whatever a text makes the parser do
+    except Exception as error:  # the parser may fail in any way
         raise UnusableError(str(error)) from None
     return schema
 
 
-class _Walk:
-    """Looks at every type of a schema, as often as a value would have it."""
+class _SchemaCheck:
+    """Visits every type of a schema, as often as it occurs in a value."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
         self._left = _TYPES_MAX
 
     def has_bytes(self, schema: Any, within: tuple[str, ...] = ()) -> bool:
-        """Whether values of a type always have bytes; refuses what could grow."""
+        """Whether values of a type always have bytes; refuses types that could grow."""
         self._left -= 1
         if self._left < 0:
             raise UnusableError("it is too large")
-        if isinstance(schema, list):  # a union's value has the number of its choice
+        if isinstance(schema, list):  # a union's value always has the index of its branch
             for part in schema:
                 self.has_bytes(part, within)
             return True
         if isinstance(schema, str):
             if schema in within:
-                raise UnusableError(f"the type {schema} is within itself")
+                raise UnusableError(f"the type {schema} is recursive")
             known = self._known.get(schema)
             return schema != "null" if known is None else self.has_bytes(known, within)
         return self._compound_has_bytes(schema, within)
@@ -114,7 +117,7 @@ class _Walk:
             found = [self.has_bytes(field["type"], inside) for field in schema["fields"]]
             return any(found)
         if kind == "array" and not self.has_bytes(schema["items"], within):
-            raise UnusableError("it has an array of things without bytes")
+            raise UnusableError("it has an array of items without bytes")
         if kind == "map":
             self.has_bytes(schema["values"], within)
         if kind == "fixed":
@@ -123,30 +126,30 @@ class _Walk:
 
 
 class Registry:
-    """A schema registry; its client's settings are options named registry.*."""
+    """A schema registry. Options named registry.* are passed to its client."""
 
     def __init__(self, options: Mapping[str, OptionValue], error: type[DpsqlpError]) -> None:
-        """`error` is raised for what waiting does not heal."""
+        """`error` is raised for permanent errors."""
         address = str(options["schema_registry"])
         place = urlsplit(address)
-        self._shown = f"{place.hostname}:{place.port}" if place.port else str(place.hostname)
+        self._address = f"{place.hostname}:{place.port}" if place.port else str(place.hostname)
         self._error = error
         passed = [name for name in options if name.startswith("registry.")]
         settings = {name.removeprefix("registry."): options[name] for name in passed}
-        self._settings = {"url": address, **_ASKING, **settings}
+        self._settings = {"url": address, **_CLIENT_SETTINGS, **settings}
         self._client = self._connect()
         self._known: dict[int, Any] = {}
         self._away_since: float | None = None
 
     def has(self, number: int) -> bool:
-        """Whether there is a schema of this number, for now.
+        """Whether there is a schema with this id, for now.
 
-        A number that is refused while the registry answers to others is that of no schema. A
-        registry that answers to none is waited for, but not for ever: a value that names a new
-        number would stop all others.
+        An id that the registry refuses while it answers to others has no schema. A registry that
+        does not answer at all is waited for, but not forever: one value with a new id would stop
+        all others.
         """
         try:
-            return self._look(number)
+            return self._look_up(number)
         except UnavailableError:
             now = time.monotonic()
             self._away_since = now if self._away_since is None else self._away_since
@@ -155,40 +158,40 @@ class Registry:
             return False
 
     def schema(self, number: int) -> Any:
-        """A schema that there was; None if values are not read by it."""
-        if not self._look(number):
+        """The schema of a known id; None if it is not used for reading values."""
+        if not self._look_up(number):
             raise UnavailableError(
-                f"The schema registry {self._shown} no longer has a schema that it had when the"
-                " trigger began. Bring it back. Nothing is lost."
+                f"The schema registry {self._address} no longer has a schema that it had when the"
+                " trigger began. Restore the schema. Nothing is lost."
             )
         return self._known[number]
 
-    def _look(self, number: int) -> bool:
-        """Whether there is a schema; raises if the registry is away."""
+    def _look_up(self, number: int) -> bool:
+        """Whether there is a schema; raises UnavailableError if the registry does not answer."""
         if number in self._known:
             return True
         try:
             text = str(self._client.get_schema(number).schema_str)
         except Exception as problem:
             code = getattr(problem, "http_status_code", None)
-            if code in _NO_SCHEMA or (code not in _PASSING and self._answers()):
+            if code in _NO_SCHEMA or (code not in _TRANSIENT and self._answers()):
                 self._away_since = None
                 return False
             said = f" refuses ({code})" if code in _DENIED else " does not answer"
             raise UnavailableError(
-                f"The schema registry {self._shown}{said}. Check it and the options registry.*."
+                f"The schema registry {self._address}{said}. Check it and the options registry.*."
                 " Nothing is lost."
             ) from None
         self._away_since = None
         try:
-            self._known[number] = parsed(text)
+            self._known[number] = parse_schema(text)
         except UnusableError:
             self._known[number] = None
         return True
 
     def _answers(self) -> bool:
-        """Whether the registry answers to what it answered before, or to what names no schema."""
-        client = self._connect()  # the other remembers answers
+        """Whether the registry answers to a request that worked before, or needs no schema."""
+        client = self._connect()  # the other client caches answers
         try:
             if self._known:
                 client.get_schema(min(self._known))
@@ -203,35 +206,35 @@ class Registry:
         try:
             return SchemaRegistryClient(self._settings)
         except (ValueError, TypeError) as error:
-            text = f"The schema registry's client does not take an option: {error}."
+            text = f"The schema registry's client refuses an option: {error}."
             raise PlanError(text) from None
 
     def header(self, subject: str, schema: Any) -> bytes:
-        """What the values of a schema begin with, after it was registered."""
+        """Register a schema, and return the first bytes of its values."""
         try:
             number = self._client.register_schema(subject, Schema(json.dumps(schema), "AVRO"))
         except Exception as problem:
-            raise self._refused(problem) from None
+            raise self._as_error(problem) from None
         return _MAGIC + int(number).to_bytes(_HEADER - 1, "big")
 
-    def _refused(self, problem: Exception) -> DpsqlpError:
-        """To be waited for, or not."""
+    def _as_error(self, problem: Exception) -> DpsqlpError:
+        """A client's error as ours: UnavailableError if it is to be retried."""
         code = getattr(problem, "http_status_code", None)
-        if isinstance(code, int) and 400 <= code < 500 and code not in _PASSING:
+        if isinstance(code, int) and 400 <= code < 500 and code not in _TRANSIENT:
             return self._error(
-                f"The schema registry {self._shown} refuses ({code}). Check the options registry.*"
-                " and what it says of the subject. Nothing is lost."
+                f"The schema registry {self._address} refuses ({code}). Check the options"
+                " registry.* and the subject's compatibility settings. Nothing is lost."
             )
         return UnavailableError(
-            f"The schema registry {self._shown} does not answer. Nothing is lost."
+            f"The schema registry {self._address} does not answer. Nothing is lost."
         )
 
 
 class Schemas:
-    """The schemas a source's values were written with."""
+    """The schemas of a source's values."""
 
     def __init__(self, options: Mapping[str, OptionValue], folder: Path) -> None:
-        """One in a file, or those of a registry."""
+        """One schema from a file, or those of a registry."""
         if ("schema" in options) == ("schema_registry" in options):
             raise PlanError(
                 "format = 'avro' needs either schema = 'file.avsc' or schema_registry ="
@@ -242,18 +245,18 @@ class Schemas:
         if self._registry is None:
             file = folder / str(options["schema"])
             try:
-                self._only = parsed(file.read_text())
+                self._only = parse_schema(file.read_text())
             except (OSError, ValueError) as error:
                 raise PlanError(f"The Avro schema {file} cannot be used: {error}.") from None
 
     def named(self, values: Iterable[bytes]) -> set[int]:
-        """The numbers that values name."""
+        """The schema ids of values."""
         if self._registry is None:
             return set()
         return {n for n in map(_number, values) if n is not None}
 
     def known(self, numbers: Iterable[int]) -> set[int]:
-        """The numbers of schemas that the registry has, for now."""
+        """The ids for which the registry has a schema, for now."""
         if self._registry is None:
             return set()
         return {n for n in numbers if self._registry.has(n)}
@@ -261,7 +264,7 @@ class Schemas:
     def split(
         self, values: Sequence[bytes], known: Collection[int]
     ) -> list[tuple[Any, bytes] | None]:
-        """The schema, one of those known, and the body of each value; None if there is none."""
+        """The schema and the body of each value; None if its id is not known."""
         if self._registry is None:
             return [(self._only, value) for value in values]
         numbers = [_number(value) for value in values]
@@ -275,24 +278,24 @@ class Schemas:
 
 
 def _number(value: bytes) -> int | None:
-    """The number of a value's schema; None if no schema can have it."""
+    """The schema id of a value; None if it cannot be one."""
     framed = value[:1] == _MAGIC and len(value) >= _HEADER
     number = int.from_bytes(value[1:_HEADER], "big")
     return number if framed and number < _NUMBERS else None
 
 
 def decode(schema: Any, body: bytes) -> dict[str, Any] | None:
-    """A record; None if the bytes are none of this schema."""
+    """The record; None if the bytes do not fit the schema."""
     stream = io.BytesIO(body)
     try:
         read = fastavro.schemaless_reader(stream, schema, None)
-    except Exception:  # whatever the bytes made the decoder do
+    except Exception:  # the decoder may fail in any way
         return None
     return read if isinstance(read, dict) and not stream.read(1) else None
 
 
 def arrow_type(schema: Any) -> pa.DataType | None:
-    """The Arrow type of an Avro type; None for what Arrow has no single type for."""
+    """The Arrow type of an Avro type; None if Arrow has no single type for it."""
     if isinstance(schema, list):
         others = [part for part in schema if part != "null"]
         return arrow_type(others[0]) if len(others) == 1 else None
@@ -311,7 +314,7 @@ def fields(schema: Any) -> dict[str, Any]:
 
 
 class Encoder:
-    """Released rows as Avro, with the header of a registry."""
+    """Encodes released rows as Avro values, with the registry's header."""
 
     def __init__(self, options: Mapping[str, OptionValue], topic: str) -> None:
         if "schema_registry" not in options:
@@ -330,7 +333,9 @@ class Encoder:
         try:
             written = fastavro.parse_schema(schema)
         except fastavro.schema.SchemaParseException as error:
-            raise PlanError(f"A column cannot be named so in Avro: {error}. Use AS.") from None
+            raise PlanError(
+                f"Avro refuses the name of a column: {error}. Rename it with AS."
+            ) from None
         header = self._registry.header(f"{self._topic}-value", schema)
         values = []
         numbers = pa.schema([field.with_type(_plain(field.type)) for field in table.schema])
@@ -343,7 +348,7 @@ class Encoder:
 
 
 def _released(release: pa.Table) -> pa.Table:
-    """The columns as Avro can have them: integers fit, times are UTC, the rest is text."""
+    """The columns in types that Avro has: wide integers, UTC times, texts for the rest."""
     places = [f"c{place}" for place in range(release.num_columns)]
     columns = [_cast(*column) for column in zip(places, release.schema.types, strict=True)]
     with connect() as database:
@@ -366,7 +371,7 @@ def _cast(name: str, kind: pa.DataType) -> str:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Dates and times as numbers: not all are in Python's calendar, and some are infinite."""
+    """Dates and times as numbers: some are infinite or outside Python's calendar."""
     if pa.types.is_date(kind):
         return pa.int32()
     return pa.int64() if pa.types.is_timestamp(kind) else kind

@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL, and what its errors mean: ask again later, or refuse.
+"""Connections to PostgreSQL, and its errors as ours: retry later, or refuse.
 
-A text of the server is shown only where it speaks of names, rights and disks; others may quote a
-record.
+Messages of the server are shown only if they are about names, permissions or disks; others may
+quote a record.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dpsqlp.errors import DpsqlpError, PlanError, UnavailableError
+from dpsqlp.sql.quoting import quote_identifier
 
 if TYPE_CHECKING:
     import psycopg
 
-# Without these a server that vanishes is waited for without end. A dsn may set them otherwise.
+# Without these, a vanished server would be waited for forever. A dsn may override them.
 _PATIENCE: dict[str, int | str] = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -26,8 +27,8 @@ _PATIENCE: dict[str, int | str] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-# For one transaction: poolers share sessions. The server drops a client that vanished, which would
-# else keep its locks; texts are the same whatever the server's configuration says.
+# Settings of one transaction, since poolers share sessions. The server drops a vanished client,
+# which would otherwise keep its locks; formats do not depend on the server's configuration.
 _SETTINGS = """
 SET LOCAL client_encoding = 'UTF8'; SET LOCAL DateStyle = 'ISO, YMD'; SET LOCAL TimeZone = 'UTC';
 SET LOCAL IntervalStyle = 'postgres'; SET LOCAL extra_float_digits = 1;
@@ -40,7 +41,7 @@ _AWAY = (  # connection, too many connections, shut down, locks, cancelled, dead
     *("08", "53300", "57P", "57014", "55P03", "40001", "40P01", "25P03", "25P04"),
 )
 _SPEAKS_OF_NAMES = ("0A", "25", "28", "3D", "3F", "42", "53", "54", "55", "57", "58")
-# A refused log-in has no code, only a text; so have those that pass.
+# A refused login has no code, only a text; so have errors that are to be retried.
 _AWAY_TEXTS = (
     "starting up",
     "shutting down",
@@ -56,21 +57,21 @@ _REFUSED_TEXTS = (
     *("invalid ", "channel binding required", "authentication method requirement"),
 )
 _ADVICE = {
-    "25006": "Name the primary in the dsn: this server takes no writes.",
+    "25006": "Name the primary server in the dsn: this one is read-only.",
     "28": "Correct user and password in the dsn, or the server's pg_hba.conf.",
     "3D": "Create the database, or correct the dsn.",
     "3F": "Create the schema.",
-    "42501": "Grant the right to the user of the dsn.",
+    "42501": "Grant the permission to the user of the dsn.",
     "53100": "Make room on the server's disk.",
-    "53": "Give the server more of what it lacks.",
+    "53": "Give the server more resources.",
 }
 
 
 class Server:
-    """A connection that is made when it is first needed, kept, and made anew after a failure."""
+    """A connection that is opened on first use, kept, and opened again after a failure."""
 
     def __init__(self, dsn: str, refusal: type[DpsqlpError], kept: str) -> None:
-        """`refusal` is raised for what waiting does not mend; `kept` says what is not lost."""
+        """`refusal` is raised for permanent errors; `kept` tells the user what is not lost."""
         self._dsn, self._refusal, self._kept = dsn, refusal, kept
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
@@ -78,8 +79,8 @@ class Server:
     def transaction(
         self, seconds: float, *, writes: bool = False, records: bool = False
     ) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """A transaction of at most so many seconds, committed at the end. One that reads records
-        does so in one snapshot; what the server says of it may quote one, and is not shown.
+        """A transaction of at most this many seconds, committed at the end. With `records`, it
+        reads from one snapshot, and the server's messages, which may quote a record, are not shown.
         """
         psycopg = _library()
         try:
@@ -99,11 +100,11 @@ class Server:
             lost = isinstance(error, _lost(psycopg))
             raise self._problem(error, lost, records) from None
         except BaseException:
-            self.close()  # also when interrupted: what it was doing is not known
+            self.close()  # also when interrupted: the connection's state is unknown
             raise
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -112,15 +113,15 @@ class Server:
         if self._connection is None:
             try:
                 given = psycopg.conninfo.conninfo_to_dict(self._dsn)
-            except psycopg.ProgrammingError:  # its text may hold a password
+            except psycopg.ProgrammingError:  # the message may contain a password
                 raise PlanError(
-                    "The dsn is no connection string of PostgreSQL. Write dsn = 'host=...'"
+                    "The dsn is not a PostgreSQL connection string. Write dsn = 'host=...'"
                     " or 'postgresql://...'."
                 ) from None
             patience = {name: value for name, value in _PATIENCE.items() if name not in given}
             if "PGCONNECT_TIMEOUT" in os.environ:
                 patience.pop("connect_timeout", None)
-            # Prepared statements do not outlive a transaction behind a pooler.
+            # Behind a pooler, prepared statements do not survive a transaction.
             self._connection = psycopg.connect(self._dsn, prepare_threshold=None, **patience)
         return self._connection
 
@@ -144,39 +145,39 @@ class Server:
 
 
 def _lost(psycopg: Any) -> tuple[type[Exception], ...]:
-    """What a broken connection raises, which has no code."""
+    """Exceptions of a broken connection, which have no code."""
     return psycopg.OperationalError, psycopg.InterfaceError
 
 
 def split_name(table: str, longest: int) -> tuple[str | None, str]:
-    """Schema and name of `table` or `schema.table`, as they are: nothing is folded."""
+    """Schema and name of `table` or `schema.table`; their case is kept."""
     *schema, name = table.split(".")
     if len(schema) > 1 or not name or "" in schema or "\0" in table:
         raise PlanError(
-            f"The table {table!r} is no name of a table. Write table = 'name' or 'schema.name'."
+            f"{table!r} is not the name of a table. Write table = 'name' or 'schema.name'."
         )
     for part, limit in ((name, longest), *((part, 63) for part in schema)):
         if len(part.encode()) > limit:
             raise PlanError(
-                f"The name {part!r} has {len(part.encode())} bytes; PostgreSQL has room for"
-                f" {limit} here. Give table = a shorter name."
+                f"The name {part!r} has {len(part.encode())} bytes; at most {limit} are possible"
+                " here. Give table = a shorter name."
             )
     return (schema[0] if schema else None), name
 
 
 def quoted(*parts: str | None) -> str:
     """A quoted identifier, with its schema if there is one."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts if part is not None)
+    return ".".join(quote_identifier(part) for part in parts if part is not None)
 
 
 def literal(value: str) -> str:
-    """A text as SQL, whatever standard_conforming_strings says."""
+    """A text literal, whatever standard_conforming_strings is."""
     return "E'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 @contextmanager
 def _at_most(seconds: float, connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Hang up after a while: a server that is stopped keeps its connections for ever."""
+    """Close the connection after this time: a suspended server keeps its connections open."""
     with closing(socket.socket(fileno=os.dup(connection.fileno()))) as line:
 
         def hang_up() -> None:
@@ -197,6 +198,6 @@ def _library() -> Any:
         import psycopg
     except ImportError:
         raise DpsqlpError(
-            "The connector postgres needs psycopg 3. Install it: pip install 'dpsqlp[postgres]'"
+            "The connector postgres needs psycopg 3. Run pip install 'dpsqlp[postgres]'."
         ) from None
     return psycopg

@@ -1,6 +1,7 @@
-"""The page to watch: released values, the promise over time, health.
+"""The dashboard: released values over time, the privacy guarantee, the pipeline's health.
 
-Privacy contract: the server reads folders of releases and what is public of a plan (`about.json`),
-and never the state, the source or the secret. What the operator may see beyond that is one file,
-written and read only where it was switched on, and named as not private wherever it shows.
+Privacy contract: the server reads folders of releases with their public metadata
+(`metadata.json`), and never the state, the source or the secret. The one exception is the file of
+operator metrics. It is written and read only with `--operator-metrics`, and is labelled not private
+wherever it is shown.
 """

@@ -1,9 +1,10 @@
-"""Releases kept for the page: one Parquet file for each trigger, beside what is public of the plan.
+"""The archive of releases: one Parquet file per trigger, public metadata, the status of the run.
 
-The folder is `STATE/<sink>.releases`. A trigger that is published again leaves its file as it is.
+The archive of a sink is the folder `STATE/<sink>.releases`. Publishing a trigger again does not
+change its file.
 
-Privacy contract: the folder holds released rows, public numbers and whether the run goes on. What
-depends on other data is written by `OperatorLog` alone, into the state, and only when asked for.
+Privacy contract: the archive holds released rows, public metadata and the status of the run. Only
+`OperatorLog` writes anything that depends on other data, into the state, and only on request.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsqlp.dashboard.about import ABOUT, About
+from dpsqlp.dashboard.metadata import METADATA, Metadata
+from dpsqlp.dashboard.release_files import parquet_name
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.instance import description
 from dpsqlp.errors import StateError
-from dpsqlp.sinks.base import Sink, store_once
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.published import store_once
 from dpsqlp.sql.release import FIXED
 from dpsqlp.state.storage import LocalStorage
 
@@ -31,31 +34,32 @@ SUFFIX = ".releases"
 STATUS = "status.json"
 OPERATOR = "operator.json"
 Status = Literal["running", "waiting", "finished", "stopped", "failed"]
-_ROW_GROUP = 8192  # rows come in the order of keys: one key's course reads one group of each file
+_ROW_GROUP = 8192  # rows are sorted by key: one key's series reads one group of each file
 
 
-class Kept(Sink):
-    """A sink that also keeps what it is given."""
+class ArchivingSink(Sink):
+    """Archives every release that another sink publishes."""
 
     def __init__(self, sink: Sink, state: Path, name: str) -> None:
         self.folder = state / f"{name}{SUFFIX}"
         self._sink = sink
         self._name = name
         self._storage = LocalStorage(self.folder)
-        self._said: Status | None = None
+        self._status: Status | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
-        self._unwritten: dict[int, pa.Table] = {}  # published, and not kept yet
+        self._unwritten: dict[int, pa.Table] = {}  # published, not archived yet
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
-        """Say whose releases they will be, and what tells their rows apart."""
+        """Open the wrapped sink."""
         self._sink.open(pipeline, keys)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Publish a release, then keep it: the page never shows more than the sink has.
+        """Publish a release, then archive it: the dashboard never shows more than the sink has.
 
-        It is written while the pipeline goes on, and is there before the next one is kept. What
-        could not be written stays in memory, and is tried again here and at the end.
+        The file is written while the pipeline continues, and before the next release is archived.
+        A release that could not be written stays in memory and is retried by the next call and by
+        `close`.
         """
         self._sink.emit(trigger, release)
         self._unwritten[trigger] = release
@@ -76,9 +80,9 @@ class Kept(Sink):
             buffer,
             compression="zstd",
             row_group_size=_ROW_GROUP,
-            use_dictionary=repeated,  # keys and values seldom repeat: trying takes half the time
+            use_dictionary=repeated,  # other columns rarely repeat values
         )
-        store_once(self._storage, trigger, f"trigger-{trigger:012d}.parquet", buffer.getvalue())
+        store_once(self._storage, trigger, parquet_name(trigger), buffer.getvalue())
 
     def _wait(self) -> None:
         writing, self._writing = self._writing, None
@@ -86,37 +90,37 @@ class Kept(Sink):
             writing.result()
 
     def close(self) -> None:
-        """Let go of connections, once all is written."""
+        """Close the wrapped sink and write every release that is still in memory."""
         self._sink.close()
         if self._writer is not None:
             self._writer.shutdown()
             self._writer = None
         self._writing = None
-        self._write_all()  # what the writer has left
+        self._write_all()  # releases that the writer could not write
 
-    def describe(self, engine: Engine) -> None:
-        """Say what is kept here. Releases of another pipeline are not mixed with these."""
+    def write_metadata(self, engine: Engine) -> None:
+        """Write the metadata. An archive of another pipeline is refused."""
         body = description(engine.journal.storage.plain)
         assert body is not None, "an open engine has a pipeline"
-        about = About.of(self._name, engine.query, engine.plan, body["created"])
-        before = About.read(self.folder)
-        if before is not None and _identity(before) != _identity(about):
+        metadata = Metadata.of(self._name, engine.query, engine.plan, body["created"])
+        before = Metadata.read(self.folder)
+        if before is not None and _identity(before) != _identity(metadata):
             raise StateError(
-                f"{self.folder} keeps the releases of another pipeline. Move it away, or delete"
-                " it, then run again."
+                f"{self.folder} is the archive of another pipeline. Move or delete it, then run"
+                " again."
             )
-        self._storage.put(ABOUT, [about.describe()])
+        self._storage.put(METADATA, [metadata.to_json()])
 
-    def say(self, status: Status) -> None:
-        """Whether the run goes on. An error's text may name files: it stays in the log."""
+    def write_status(self, status: Status) -> None:
+        """Write the status of the run. An error's text may name files, so only the log has it."""
         self._wait()
-        if status != self._said:
+        if status != self._status:
             self._storage.put(STATUS, [json.dumps({"status": status}).encode()])
-            self._said = status
+            self._status = status
 
 
 class OperatorLog:
-    """What the operator asked to see of a run. Not private: it depends on every record."""
+    """Operator metrics of a run. NOT PRIVATE: they depend on every record."""
 
     def __init__(self, state: Path, name: str, engine: Engine) -> None:
         self._folder = state / name
@@ -124,23 +128,23 @@ class OperatorLog:
         self._opened = self._began = time.monotonic()
 
     def begin(self) -> None:
-        """A trigger is about to run."""
+        """A trigger starts."""
         self._began = time.monotonic()
 
     def report(self, progress: Progress) -> None:
-        """A trigger has run."""
+        """A trigger ended: write its metrics."""
         now = time.monotonic()
         schedule = self._engine.schedule
         lag = None
         if not schedule.on_event_time:
             lag = max(self._engine.clock.now() - schedule.due(progress.trigger), 0) / 1e6
         records = self._engine.records
-        lasted = max(now - self._opened, 1e-9)
+        elapsed = max(now - self._opened, 1e-9)
         files = (path for path in self._folder.rglob("*") if path.is_file())
         body = {
             "trigger": progress.trigger,
             "records": records,
-            "records_per_second": None if records is None else records / lasted,
+            "records_per_second": None if records is None else records / elapsed,
             "trigger_seconds": now - self._began,
             "lag_seconds": lag,
             "state_bytes": sum(_size(path) for path in files),
@@ -148,8 +152,8 @@ class OperatorLog:
         LocalStorage(self._folder).put(OPERATOR, [json.dumps(body).encode()])
 
 
-def _identity(about: About) -> tuple[int, str]:
-    return about.created, about.numbers["fingerprint"]
+def _identity(metadata: Metadata) -> tuple[int, str]:
+    return metadata.created, metadata.numbers["fingerprint"]
 
 
 def _size(path: Path) -> int:

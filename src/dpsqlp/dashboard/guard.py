@@ -1,8 +1,8 @@
-"""What every request passes: who may ask, what, and how much; and what every answer says.
+"""Middleware that checks every request and adds security headers to every response.
 
-Refused before anything is looked at: methods but GET and HEAD, a body, a long address, a name of
-this server that is not its own (a page elsewhere may point its name here), a question that a page
-elsewhere makes a browser ask, a wrong token.
+It refuses methods other than GET and HEAD, request bodies, long addresses and headers, unknown host
+names (against DNS rebinding), cross-site requests, and a missing or wrong token, before the
+application sees the request.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-ADDRESS_MAX = 8192  # bytes of path and query: two texts of the longest, with every byte escaped
-HEADERS_MAX = 16_384  # bytes of all of them
+ADDRESS_MAX = 8192  # bytes of path and query: two longest texts, every byte escaped
+HEADERS_MAX = 16_384  # bytes of all headers
 PROTECTED = ("/api/", "/openapi.json", "/metrics")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _HEADERS = {
@@ -34,7 +34,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who may ask. Without `hosts` any name of the server will do; then there is a token."""
+    """The token, and the accepted host names. `hosts` is None only together with a token."""
 
     token: str | None = None
     hosts: frozenset[str] | None = frozenset(LOOPBACK)
@@ -48,14 +48,14 @@ class Guard:
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on; add the headers either way."""
+        """Refuse the request or pass it on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
             return
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 extra = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
                 message["headers"] = [*message.get("headers", []), *extra]
@@ -63,31 +63,34 @@ class Guard:
 
         refusal = self._refusal(scope)
         if refusal is None:
-            await self._app(scope, receive, guarded)
+            await self._app(scope, receive, send_with_headers)
             return
         status, text = refusal
-        await _answer(guarded, status, text, scope["method"] == "HEAD")
+        await _send_error(send_with_headers, status, text, scope["method"] == "HEAD")
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = dict(scope["headers"])
         if scope["method"] not in ("GET", "HEAD"):
-            return 405, "Only GET and HEAD are answered."
+            return 405, "Only GET and HEAD are supported."
         if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
-            return 413, "A request has no body here."
+            return 413, "Requests must not have a body."
         if len(scope["raw_path"] or b"") + len(scope["query_string"]) > ADDRESS_MAX:
-            return 414, f"An address has at most {ADDRESS_MAX} bytes."
+            return 414, f"The address is longer than {ADDRESS_MAX} bytes."
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_MAX:
-            return 431, f"Headers have at most {HEADERS_MAX} bytes."
-        if not self._is_own(headers.get(b"host", b"")):
-            return 421, "This server has another name. Use the address that it printed."
+            return 431, f"The headers are longer than {HEADERS_MAX} bytes."
+        if not self._is_known_host(headers.get(b"host", b"")):
+            return (
+                421,
+                "Unknown host name. Use the address that the server printed, or --allow-host.",
+            )
         protected = scope["path"].startswith(PROTECTED)
         if protected and headers.get(b"sec-fetch-site") == b"cross-site":
-            return 403, "Other pages may not ask. Open the address itself."
-        if protected and not self._may(headers):
-            return 401, "Send the token: Authorization: Bearer ..."
+            return 403, "Cross-site requests are refused. Open the dashboard itself."
+        if protected and not self._is_authorized(headers):
+            return 401, "The token is missing or wrong. Send: Authorization: Bearer TOKEN"
         return None
 
-    def _is_own(self, host: bytes) -> bool:
+    def _is_known_host(self, host: bytes) -> bool:
         if self._policy.hosts is None:
             return True
         name = host.decode("latin-1").strip().lower()
@@ -98,7 +101,7 @@ class Guard:
             return False
         return name.removeprefix("[").removesuffix("]") in self._policy.hosts
 
-    def _may(self, headers: dict[bytes, bytes]) -> bool:
+    def _is_authorized(self, headers: dict[bytes, bytes]) -> bool:
         if self._policy.token is None:
             return True
         kind, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -106,7 +109,7 @@ class Guard:
         return same and kind.lower() == b"bearer"
 
 
-async def _answer(send: Any, status: int, text: str, head: bool) -> None:
+async def _send_error(send: Any, status: int, text: str, head: bool) -> None:
     body = json.dumps({"error": text}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     headers += [(b"allow", b"GET, HEAD")] if status == 405 else []

@@ -1,40 +1,40 @@
-"""Metrics in Prometheus' text format. What is not private says so in its name."""
+"""Metrics in the Prometheus text format. The names of operator metrics end in `_not_private`."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from dpsqlp.dashboard.answers import Answers, MissingError
+from dpsqlp.dashboard.api import Api, NotFoundError
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PUBLIC = {
     "dpsqlp_released_rows": "Rows in the last release.",
     "dpsqlp_last_trigger": "Number of the last committed trigger.",
-    "dpsqlp_last_trigger_due_timestamp_seconds": "When the last trigger was due, by the grid.",
-    "dpsqlp_next_trigger_due_timestamp_seconds": "When the next trigger is due, by the grid.",
+    "dpsqlp_last_trigger_due_timestamp_seconds": "Scheduled time of the last trigger.",
+    "dpsqlp_next_trigger_due_timestamp_seconds": "Scheduled time of the next trigger.",
     "dpsqlp_seconds_since_last_trigger_due": "Seconds since the last trigger was due.",
     "dpsqlp_late": "1 if a trigger is overdue.",
     "dpsqlp_failed": "1 if the run ended with an error.",
-    "dpsqlp_epsilon": "Epsilon of all releases of this sink together, per unit.",
-    "dpsqlp_delta": "Delta of all releases of this sink together, per unit.",
+    "dpsqlp_epsilon": "Epsilon per unit, over all releases of this sink.",
+    "dpsqlp_delta": "Delta per unit, over all releases of this sink.",
 }
 _OPERATOR = {
     "records": "Records read since the start.",
     "records_per_second": "Records per second since the start.",
-    "trigger_seconds": "How long the last trigger took.",
-    "lag_seconds": "How long after it was due the last trigger was done.",
+    "trigger_seconds": "Duration of the last trigger.",
+    "lag_seconds": "Time from when the last trigger was due until it was done.",
     "state_bytes": "Size of the state on disk.",
 }
 
 
-def render(answers: Answers, operator: bool) -> str:
-    """All metrics of all sinks."""
-    health = {sink["name"]: sink for sink in answers.health()["sinks"]}
-    rows = answers.released_rows()
+def render(api: Api, operator: bool) -> str:
+    """The metrics of all sinks."""
+    health = {sink["name"]: sink for sink in api.health()["sinks"]}
+    rows = api.released_rows()
     series: dict[str, dict[str, Any]] = {name: {} for name in _PUBLIC}
     for name, sink in health.items():
-        about = answers.sink(name)
+        described = api.sink(name)
         values = (
             rows.get(name),
             sink["last_trigger"],
@@ -43,8 +43,8 @@ def render(answers: Answers, operator: bool) -> str:
             sink["seconds_since_due"],
             int(sink["status"] == "late"),
             int(sink["status"] == "failed"),
-            about["epsilon"],
-            about["delta"],
+            described["epsilon"],
+            described["delta"],
         )
         for metric, value in zip(_PUBLIC, values, strict=True):
             series[metric][name] = value
@@ -52,16 +52,16 @@ def render(answers: Answers, operator: bool) -> str:
     for metric, values_by_sink in series.items():
         lines += _family(metric, _PUBLIC[metric], values_by_sink)
     if operator:
-        lines += _operator(answers, list(health))
+        lines += _operator(api, list(health))
     return "\n".join(lines) + "\n"
 
 
-def _operator(answers: Answers, names: list[str]) -> list[str]:
+def _operator(api: Api, names: list[str]) -> list[str]:
     found = {}
     for name in names:
         try:
-            found[name] = answers.operator(name)
-        except MissingError:
+            found[name] = api.operator(name)
+        except NotFoundError:
             continue
     lines = []
     for field, text in _OPERATOR.items():

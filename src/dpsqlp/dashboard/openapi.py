@@ -1,4 +1,4 @@
-"""The OpenAPI description of the API, by hand: it is small, and it is what tests hold it to."""
+"""The OpenAPI description of the API, written by hand. The tests check the API against it."""
 
 from __future__ import annotations
 
@@ -39,29 +39,34 @@ def _parameter(name: str, schema: Schema, text: str, **more: Any) -> Schema:
 _WINDOW_START = _parameter(
     "window",
     {"type": "integer", "minimum": -(10**17), "maximum": 10**17},
-    "Start of the window, microseconds since 1970 (UTC). Without it: the newest with released"
-    " rows.",
+    "Start of the window in microseconds since 1970 (UTC). Default: the newest window with rows.",
 )
-_LISTING = [
+_KEYS_QUERY = [
     _WINDOW_START,
-    _parameter("search", {"type": "string", "maxLength": 200}, "Part of a key; case is ignored."),
+    _parameter("search", {"type": "string", "maxLength": 200}, "Part of a key, case-insensitive."),
     _parameter(
         "order",
         {"type": "string", "maxLength": 200},
-        "`key`, or an aggregate. Without it: the first aggregate.",
+        "`key` or the name of an aggregate. Default: the first aggregate.",
     ),
-    _parameter("direction", {"type": "string", "enum": ["desc", "asc"]}, "Largest first, or last."),
-    _parameter("page", {"type": "integer", "minimum": 1, "maximum": 10**6}, "From 1."),
-    _parameter("size", {"type": "integer", "minimum": 1, "maximum": 100}, "Rows of a page: 50."),
+    _parameter(
+        "direction", {"type": "string", "enum": ["desc", "asc"]}, "Sort direction. Default: `desc`."
+    ),
+    _parameter("page", {"type": "integer", "minimum": 1, "maximum": 10**6}, "Page number, from 1."),
+    _parameter(
+        "size", {"type": "integer", "minimum": 1, "maximum": 100}, "Rows per page. Default: 50."
+    ),
 ]
-_BESIDE = _parameter(
-    "windows", {"type": "integer", "minimum": 1, "maximum": 8}, "How many windows: 4."
+_WINDOWS_COMPARED = _parameter(
+    "windows",
+    {"type": "integer", "minimum": 1, "maximum": 8},
+    "Number of windows. Default: 4.",
 )
-_IDENTITY = _parameter(
+_KEY_ID = _parameter(
     "id",
     {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-    "The key's short name, as lists of keys have it: the first 32 hexadecimal digits of the SHA-256"
-    " of its columns, as texts, as a JSON array without spaces.",
+    "The key's id, as in `/keys`: the first 32 hexadecimal digits of the SHA-256 of the key"
+    " columns, as texts, in a JSON array without spaces.",
     required=True,
 )
 _PAGE: dict[str, Schema] = {
@@ -98,7 +103,7 @@ _SCHEMAS: dict[str, Schema] = {
     "Windows": _object(windows=_list(_ref("Window"))),
     "Cell": _object(value=_or_null(_NUMBER), sd=_or_null(_NUMBER)),
     "Keys": _object(**_PAGE, rows=_list(_object(id=_TEXT, key=_KEY, values=_list(_ref("Cell"))))),
-    "Beside": _object(
+    "Comparison": _object(
         **_PAGE,
         windows=_list(_ref("Window")),
         rows=_list(
@@ -109,7 +114,7 @@ _SCHEMAS: dict[str, Schema] = {
             )
         ),
     ),
-    "Course": _object(
+    "KeySeries": _object(
         id=_TEXT,
         key=_KEY,
         window=_ref("Window"),
@@ -122,8 +127,8 @@ _SCHEMAS: dict[str, Schema] = {
     "Statement": _object(
         plain=_list(_object(title=_TEXT, sentences=_list(_TEXT))),
         guess_percent=_WHOLE,
-        numbers={"type": "object", "description": "As `dpsqlp explain --json` prints them."},
-        text={"type": "string", "description": "As `dpsqlp explain` prints it."},
+        numbers={"type": "object", "description": "The output of `dpsqlp explain --json`."},
+        text={"type": "string", "description": "The output of `dpsqlp explain`."},
     ),
     "Health": _object(
         status=_ref("Status"),
@@ -166,29 +171,36 @@ def description(operator: bool) -> dict[str, Any]:
         "/api/v1/sinks": _get("sinks", "All sinks.", "Sinks", named=False),
         sink: _get("sink", "One sink.", "Sink"),
         f"{sink}/windows": _get("windows", "Windows, newest first.", "Windows"),
-        f"{sink}/keys": _get("keys", "A page of keys of one window.", "Keys", _LISTING),
-        f"{sink}/beside": _get(
-            "beside",
-            "A page of keys of one window, with their values in the windows before it.",
-            "Beside",
-            [*_LISTING, _BESIDE],
+        f"{sink}/keys": _get("keys", "A page of keys of one window.", "Keys", _KEYS_QUERY),
+        f"{sink}/compare": _get(
+            "compare",
+            "A page of keys of one window, with their values in that window and the ones before.",
+            "Comparison",
+            [*_KEYS_QUERY, _WINDOWS_COMPARED],
         ),
         f"{sink}/key": _get(
-            "key", "One key's course over triggers.", "Course", [_IDENTITY, _WINDOW_START]
+            "key",
+            "The values of one key over the triggers of a window.",
+            "KeySeries",
+            [_KEY_ID, _WINDOW_START],
         ),
-        f"{sink}/statement": _get("statement", "The promise, in words and numbers.", "Statement"),
-        "/api/v1/health": _get("health", "Last commit, next trigger.", "Health", named=False),
+        f"{sink}/statement": _get(
+            "statement", "The privacy guarantee, in plain words and in numbers.", "Statement"
+        ),
+        "/api/v1/health": _get(
+            "health", "Status, last trigger and next trigger of each sink.", "Health", named=False
+        ),
     }
     if operator:
-        text = "NOT PRIVATE: depends on unreleased data. For the operator's eyes only."
+        text = "Operator metrics. NOT PRIVATE: they depend on unreleased data."
         paths[f"{sink}/operator"] = _get("operator", text, "Operator")
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "dpsqlp",
             "version": version("dpsqlp"),
-            "description": "Released values, public numbers and the clock. Nothing here depends on"
-            " unreleased data, but for what is named not private.",
+            "description": "Released values, public metadata and scheduled times. Only what is"
+            " labelled not private depends on unreleased data.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -208,14 +220,14 @@ def _get(
         "in": "path",
         "required": True,
         "schema": {"type": "string", "minLength": 1},
-        "description": "Of the sink.",
+        "description": "Name of the sink.",
     }
-    answers = {"200": (text, schema)}
-    answers |= {"400": ("A parameter is wrong.", "Error")}
-    answers |= {"401": ("The token is missing or wrong.", "Error")}
-    answers |= {"403": ("A page elsewhere made a browser ask.", "Error")}
-    answers |= {"404": ("No such thing.", "Error")} if named else {}
-    answers |= {"414": ("The address is too long.", "Error")}
+    responses = {"200": (text, schema)}
+    responses |= {"400": ("A parameter is invalid.", "Error")}
+    responses |= {"401": ("The token is missing or wrong.", "Error")}
+    responses |= {"403": ("Cross-site request.", "Error")}
+    responses |= {"404": ("Not found.", "Error")} if named else {}
+    responses |= {"414": ("The address is too long.", "Error")}
     return {
         "get": {
             "operationId": operation,
@@ -223,10 +235,10 @@ def _get(
             "parameters": [*([name] if named else []), *(query or [])],
             "responses": {
                 code: {
-                    "description": said,
-                    "content": {"application/json": {"schema": _ref(answer)}},
+                    "description": meaning,
+                    "content": {"application/json": {"schema": _ref(content)}},
                 }
-                for code, (said, answer) in answers.items()
+                for code, (meaning, content) in responses.items()
             },
         }
     }

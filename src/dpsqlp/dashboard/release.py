@@ -1,4 +1,4 @@
-"""One release in memory: which rows a page of keys has."""
+"""One release in memory, with the queries of a page of keys."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-Key = tuple[str | None, ...]  # the columns of a key as texts
+Key = tuple[str | None, ...]  # the key columns as texts
 _encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-WHOLE = np.iinfo(np.int64).min  # stands for the window of a stream without windows
+WHOLE_STREAM = np.iinfo(np.int64).min  # the window start of a query without windows
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which released columns are what, and their types in DuckDB."""
+    """The released columns and their DuckDB types."""
 
     keys: tuple[str, ...]
     key_types: tuple[str, ...]
     aggregates: tuple[str, ...]
     has_deviation: tuple[bool, ...]
-    is_whole: tuple[bool, ...]  # a whole number
+    is_integer: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which keys to list, in which order."""
+    """The keys to list, and their order."""
 
-    window: int  # its start in microseconds, or WHOLE
+    window: int  # start in microseconds, or WHOLE_STREAM
     search: str
-    order: str  # "key", or an aggregate
+    order: str  # "key" or the name of an aggregate
     descending: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release by columns. Immutable but for what it remembers of its own order."""
+    """A release by columns. Immutable, except for caches of its sort orders and scales."""
 
     trigger: int
     window: NDArray[np.int64]
@@ -51,11 +51,11 @@ class Release:
     columns: Columns
     _orders: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     _scales: dict[int, list[list[float]]] = field(default_factory=dict)
-    _found: dict[Selection, NDArray[np.int64]] = field(default_factory=dict)
+    _selected: dict[Selection, NDArray[np.int64]] = field(default_factory=dict)
 
     def select(self, selection: Selection) -> NDArray[np.int64]:
-        """The numbers of the rows, in order."""
-        rows = self._found.get(selection)
+        """The selected row numbers, in order."""
+        rows = self._selected.get(selection)
         if rows is None:
             order = self._order(selection.order)
             if selection.descending:
@@ -64,9 +64,9 @@ class Release:
             if selection.search:
                 keep &= self._matches(selection.search)
             rows = order[keep[order]]
-            if len(self._found) >= 32:
-                self._found.clear()
-            self._found[selection] = rows
+            if len(self._selected) >= 32:
+                self._selected.clear()
+            self._selected[selection] = rows
         return rows
 
     def keys_of(self, rows: NDArray[np.int64]) -> list[Key]:
@@ -75,7 +75,7 @@ class Release:
         return list(zip(*columns, strict=True)) if columns else [()] * len(rows)
 
     def find(self, wanted: Sequence[Key], window: int) -> dict[Key, int]:
-        """The rows of some keys in a window."""
+        """The row numbers of some keys in a window."""
         if not self.columns.keys:
             rows = np.flatnonzero(self.window == window)
         else:
@@ -86,7 +86,7 @@ class Release:
         return {key: found[key] for key in wanted if key in found}
 
     def scale(self, window: int) -> list[list[float]]:
-        """The smallest and largest end of an error bar of each aggregate, zero included."""
+        """For each aggregate, the range that all error bars and zero span."""
         scale = self._scales.get(window)
         if scale is None:
             inside = self.window == window
@@ -99,11 +99,11 @@ class Release:
         return scale
 
     def cells(self, row: int) -> list[dict[str, Any]]:
-        """The released values of a row and their noise."""
+        """The released values of a row and their standard deviations."""
         return [
-            {"value": number(values[row], whole), "sd": None if sd is None else number(sd[row])}
-            for values, sd, whole in zip(
-                self.values, self.deviations, self.columns.is_whole, strict=True
+            {"value": number(values[row], integer), "sd": None if sd is None else number(sd[row])}
+            for values, sd, integer in zip(
+                self.values, self.deviations, self.columns.is_integer, strict=True
             )
         ]
 
@@ -112,7 +112,7 @@ class Release:
         if order is None:
             if by in self.columns.aggregates:
                 values = self.values[self.columns.aggregates.index(by)]
-                # What is no number is smallest; ties are in the order of the release, either way.
+                # NaN sorts lowest. The sort is stable: ties keep the order of the release.
                 order = np.argsort(np.nan_to_num(values, nan=-np.inf), kind="stable")
             elif self.keys:
                 names = [f"key_{number}" for number in range(len(self.keys))]
@@ -131,18 +131,23 @@ class Release:
         return found
 
 
-def identify(key: Key) -> str:
-    """A short name for a key: 128 bits of the SHA-256 of its texts as a JSON array."""
+def key_id(key: Key) -> str:
+    """The id of a key: 128 bits of the SHA-256 of its texts as a JSON array."""
     return hashlib.sha256(_encoded(key).encode()).hexdigest()[:32]
 
 
-def mark_of(name: str) -> np.uint64:
-    """The first 64 bits of a short name."""
+def id_prefix(name: str) -> np.uint64:
+    """The first 64 bits of a key's id."""
     return np.uint64(int(name[:16], 16))
 
 
-def number(value: float, whole: bool = False) -> float | int | None:
-    """A number as JSON has it; null for what is none."""
+def as_number(start_us: int | None) -> int:
+    """A window's start as `Release.window` has it."""
+    return int(WHOLE_STREAM) if start_us is None else start_us
+
+
+def number(value: float, integer: bool = False) -> float | int | None:
+    """A number as JSON; null if it is not finite."""
     if not np.isfinite(value):
         return None
-    return int(value) if whole else float(value)
+    return int(value) if integer else float(value)

@@ -1,9 +1,10 @@
-"""The promise for people who do not read formulas; every number is from `dpsqlp explain`.
+"""The privacy guarantee in plain words. Every number comes from `dpsqlp explain`.
 
-How much a spectator learns, from nu: the whole output is nu-GDP but for the part of delta that
-pays for selection, so telling two neighbouring streams apart from 50:50 succeeds with probability
-at most 1/2 + (2 Phi(nu/2) - 1 + delta_threshold)/2. What is set aside for rounding in the noise
-(epsilon_float) is added at its worst, and the percentage is rounded up.
+The success probability of an observer follows from nu. The whole output is nu-GDP, except for the
+part of delta that pays for key selection. An observer who starts at 50:50 therefore distinguishes
+two neighbouring streams with probability at most 1/2 + (2 Phi(nu/2) - 1 + delta_threshold)/2. The
+allowance for rounding in the noise (epsilon_float) is added at its worst, and the percentage is
+rounded up.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ def plain_words(name: str, numbers: dict[str, Any]) -> list[Section]:
     unit = _unit(numbers)
     return [
         {"title": "Who is protected", "sentences": _who(unit, numbers)},
-        {"title": "From what", "sentences": _what(name, unit)},
+        {"title": "From what", "sentences": _from_what(name, unit)},
         {"title": "How much", "sentences": _how_much(name, unit, numbers)},
-        {"title": "What you see", "sentences": _seen(unit, numbers)},
+        {"title": "What you see", "sentences": _what_you_see(unit, numbers)},
         {"title": "What is not promised", "sentences": _not_promised(unit, numbers)},
     ]
 
 
 def guess_percent(numbers: dict[str, Any]) -> int:
-    """How often, at most, a spectator guesses right who began at 50:50."""
+    """The largest success probability, in percent, of an observer who starts at 50:50."""
     apart: float = 2 * NormalDist().cdf(numbers["nu"] / 2) - 1
     apart += numbers["delta_threshold"] + math.expm1(numbers["epsilon_float"])
     return min(math.ceil(100 * (0.5 + apart / 2)), 100)
@@ -45,24 +46,24 @@ def _unit(numbers: dict[str, Any]) -> str:
 
 def _who(unit: str, numbers: dict[str, Any]) -> list[str]:
     sentences = [
-        f"Each {unit}, with all records at once: not one visit or one purchase, but everything"
-        " that belongs to it."
+        f"Each {unit}, with all of its records: not one visit or one purchase, but everything that"
+        " belongs to it."
     ]
     if numbers["unit_period"] is not None:
         sentences.append(
-            f"Several stretches of {numbers['unit_period']} are protected one by one, and what"
-            " they reveal adds up."
+            f"Each period of {numbers['unit_period']} is protected separately. What several periods"
+            " reveal adds up."
         )
     return sentences
 
 
-def _what(name: str, unit: str) -> list[str]:
+def _from_what(name: str, unit: str) -> list[str]:
     return [
-        f"Somebody who sees every number that {name} ever publishes, knows how it works and may"
-        f" know everybody else's data, cannot tell with confidence whether a given {unit} is in"
-        " the data at all.",
-        f"This holds for all windows and updates of {name} together, however often the page is"
-        " loaded.",
+        f"Someone who sees every number that {name} ever publishes, knows how it works and may know"
+        f" everyone else's data cannot tell with confidence whether a given {unit} is in the data"
+        " at all.",
+        f"This holds for all windows and updates of {name} together, no matter how often the"
+        " dashboard is loaded.",
     ]
 
 
@@ -70,67 +71,71 @@ def _how_much(name: str, unit: str, numbers: dict[str, Any]) -> list[str]:
     epsilon, delta = numbers["epsilon"], numbers["delta"]
     caps = numbers["caps"]
     return [
-        f"Whoever has to guess whether a {unit} is in the data, and would be right half of the"
+        f"Someone who guesses whether a given {unit} is in the data, and would be right half of the"
         f" time by tossing a coin, is right at most {guess_percent(numbers)} % of the time after"
         f" seeing everything that {name} publishes.",
-        f"In the language of reviewers this is ({epsilon:g}, {delta:g})-differential privacy: one"
-        f" {unit} makes nothing that can be seen more than {_short(math.exp(epsilon))} times as"
-        f" likely, plus at most {delta:g}.",
-        f"It is reached by noise in every number, and by counting at most"
+        f"In technical terms, this is ({epsilon:g}, {delta:g})-differential privacy: one {unit}"
+        f" makes no outcome more than {_short(math.exp(epsilon))} times as likely, plus at most"
+        f" {delta:g}.",
+        "This is achieved by adding noise to every number, and by counting at most"
         f" {caps['max_rows_contributed']} records of each {unit}"
-        f" ({caps['max_rows_per_group']} for one key in one window).",
+        f" ({caps['max_rows_per_group']} per key and window).",
     ]
 
 
-def _seen(unit: str, numbers: dict[str, Any]) -> list[str]:
+def _what_you_see(unit: str, numbers: dict[str, Any]) -> list[str]:
     sentences = [
-        "Every value is shown with a bar of two standard deviations of its noise as it was drawn:"
-        " of all values, released or not, about 19 out of 20 have the exact value of what was"
-        " counted inside."
+        "The error bar of a value extends two standard deviations of the added noise to either"
+        " side. Over all values, released or not, about 19 in 20 bars contain the exact value of"
+        " the counted records."
     ]
     selection = numbers["selection"]
     if selection is not None:
         low, high = min(selection["thresholds"]), max(selection["thresholds"])
-        span = f"{low}" if low == high else f"{low} to {high}"
+        span = f"{low}" if low == high else f"{low} to {high}, depending on the trigger"
         sentences.append(
-            f"A key appears only once it has enough different {unit} (about {span}, by trigger,"
-            " with noise). A key that is missing may have few, or none, or was left out by the"
-            " query's HAVING or LIMIT."
+            f"A key appears only after enough different values of {unit} have it, counted with"
+            f" noise (about {span}). A missing key may have few of them or none, or the query's"
+            " HAVING or LIMIT dropped it."
         )
         if numbers["release"] == "threshold":
-            sentences.append("It is shown at the triggers at which it has, and not at others.")
-        chosen = "The noise that brought a key out may be that of its values"
+            sentences.append(
+                "A key is shown at the triggers at which it reaches the threshold, and not at"
+                " others."
+            )
+        sentences.append(
+            "The noise that lifted a key over the threshold may also be in its values. The first"
+            " values of a key are therefore biased upwards, and the error bar does not account for"
+            " this."
+        )
     elif numbers["keys"]:
         sentences.append(
-            "The list of keys is public: all are shown at every trigger, but for those that the"
-            " query's HAVING or LIMIT left out."
+            "The list of keys is public: every key is shown at every trigger, except for keys that"
+            " the query's HAVING or LIMIT dropped."
         )
-        chosen = "Where HAVING or LIMIT chose, noise chose with them"
-    else:
-        return sentences
-    sentences.append(
-        f"{chosen}: the first values of a key lean upwards, and the bar does not take that into"
-        " account."
-    )
+        sentences.append(
+            "HAVING and LIMIT compare noisy values. The values that they let through are therefore"
+            " biased, usually upwards, and the error bar does not account for this."
+        )
     return sentences
 
 
 def _not_promised(unit: str, numbers: dict[str, Any]) -> list[str]:
     first, *others = numbers["unit"]
     combined = (
-        f"Protected is that a {first} occurs with one value of {', '.join(others)}. Not protected"
-        f" as a whole is a {first}: its other combinations are units of their own, and what they"
-        " reveal adds up."
+        f"What is protected is that a {first} occurs with one value of {', '.join(others)}. A"
+        f" {first} as a whole is not protected: its other combinations are separate units, and what"
+        " they reveal adds up."
     )
     return [
         *numbers["unprotected"],
         *([combined] if others else []),
-        "Facts about many people are no secret: that is what the numbers are for. If they allow a"
-        f" conclusion about people like somebody, they allow it whether or not that {unit} is in"
-        " the data.",
-        "Not covered are how long the computation takes, the parameters above, and whatever was"
-        " chosen by looking at the data.",
-        "Other publications from the same data, other sinks on this page among them, add to what"
-        " can be learned; so would this one, begun a second time. It all rests on the secret of the"
-        " pipeline being kept.",
+        "Facts about many people are not hidden: publishing them is the purpose. If the numbers"
+        " support a conclusion about people who resemble someone, they support it whether or not"
+        f" that {unit} is in the data.",
+        "Not covered: the running time of the computation, the parameters above, and anything that"
+        " was chosen by looking at the data.",
+        "Other publications from the same data add to what can be learned. These include other"
+        " sinks on this dashboard, and this sink if it is started again from the beginning. The"
+        " guarantee also requires that the secret of the pipeline stays secret.",
     ]

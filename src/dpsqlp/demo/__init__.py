@@ -1,4 +1,4 @@
-"""`dpsqlp demo`: the real pipeline over a generated day, half an hour in less than a second."""
+"""`dpsqlp demo`: the real pipeline over a generated day, half an hour per second."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.live import Live
 
-from dpsqlp.dashboard.attach import Watching
+from dpsqlp.dashboard.attach import Dashboard
 from dpsqlp.demo.data import DAY_US, FINAL, START_US, TICKET, Day, generate
-from dpsqlp.demo.view import Moment, Row, show
+from dpsqlp.demo.view import Row, Snapshot, show
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError, StateError
-from dpsqlp.sinks.base import make_sink
+from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sql import compile_script, explain_text
 
 _TRIGGER_SECONDS = 0.7
@@ -41,7 +41,7 @@ EMIT EVERY INTERVAL 30 MINUTES
 def run_demo(
     *, fast: bool, keep: Path | None, dashboard: bool = False, console: Console | None = None
 ) -> None:
-    """Generate a day, run the query over it, show what is released, say what it promises."""
+    """Generate a day, run the query over it, show the releases, and explain the promise."""
     console = console or Console()
     with ExitStack() as stack:
         folder = stack.enter_context(_folder(keep))
@@ -52,41 +52,41 @@ def run_demo(
             day = generate()
             day.write(folder / "events" / "day.parquet")
             (folder / "views.sql").write_text(SQL)
-        with console.status("Opening the pipeline; the first time, kernels are compiled (20 s)"):
+        with console.status("Opening the pipeline; the first run compiles kernels (20 s)"):
             engine = _open(folder, watching)
             stack.callback(engine.close)
-            page = watching and stack.enter_context(watching.opened({"popular": engine}))
-            moment = _step(engine, day, folder)
+            page = watching and stack.enter_context(watching.serve({"popular": engine}))
+            snapshot = _step(engine, day, folder)
         if page:
-            console.print(f"The page to watch, while this runs: [bold]{page}[/bold]\n")
-        appeared = {row.page: moment.clock for row in moment.rows}
-        live = stack.enter_context(_live(console, moment))
+            console.print(f"Dashboard, while this runs: [bold]{page}[/bold]\n")
+        appeared = {row.page: snapshot.clock for row in snapshot.rows}
+        live = stack.enter_context(_live(console, snapshot))
         while not engine.finished:
             due = time.monotonic() + (0 if fast or live is None else _TRIGGER_SECONDS)
-            moment = _step(engine, day, folder)
-            for row in moment.rows:
-                appeared.setdefault(row.page, moment.clock)
+            snapshot = _step(engine, day, folder)
+            for row in snapshot.rows:
+                appeared.setdefault(row.page, snapshot.clock)
             time.sleep(max(due - time.monotonic(), 0))
             if live is not None:
-                live.update(show(moment, console.width), refresh=True)
+                live.update(show(snapshot, console.width), refresh=True)
         if live is not None:
             live.stop()
         else:
-            console.print(show(moment, console.width))
+            console.print(show(snapshot, console.width))
         _conclude(console, engine, day, appeared)
         _say_where(console, keep, watching is not None)
 
 
-def _watching(folder: Path, console: Console) -> Watching | None:
-    """The page, where its packages are there; without them the terminal will do."""
+def _watching(folder: Path, console: Console) -> Dashboard | None:
+    """The dashboard, if its packages are installed; otherwise only the terminal."""
     try:
-        return Watching(folder / "views.state")
+        return Dashboard(folder / "views.state")
     except DpsqlpError as missing:
         console.print(f"{missing}\n", highlight=False, markup=False)
         return None
 
 
-def _open(folder: Path, watching: Watching | None) -> LocalEngine:
+def _open(folder: Path, watching: Dashboard | None) -> LocalEngine:
     sink = compile_script(SQL, folder=str(folder)).sinks[0]
     output = make_sink(sink.name, sink.options, folder)
     return open_engine(
@@ -94,12 +94,12 @@ def _open(folder: Path, watching: Watching | None) -> LocalEngine:
         state=folder / "views.state",
         secret=folder / "views.secret",
         folder=folder,
-        output=output if watching is None else watching.kept(sink.name, output),
+        output=output if watching is None else watching.archive(sink.name, output),
     )
 
 
-def _step(engine: LocalEngine, day: Day, folder: Path) -> Moment:
-    """Run a trigger; read its release where the sink has put it."""
+def _step(engine: LocalEngine, day: Day, folder: Path) -> Snapshot:
+    """Run a trigger, and read its release from the sink's files."""
     progress = engine.step()
     schedule = engine.schedule
     assert schedule.last is not None
@@ -111,7 +111,7 @@ def _step(engine: LocalEngine, day: Day, folder: Path) -> Moment:
         Row(row["url"], row["views"], row["views_sd"], truth[row["url"]])
         for row in release.to_pylist()
     )
-    return Moment(
+    return Snapshot(
         clock=_clock(until),
         trigger=progress.trigger - schedule.first + 1,
         triggers=schedule.last - schedule.first + 1,
@@ -121,20 +121,20 @@ def _step(engine: LocalEngine, day: Day, folder: Path) -> Moment:
 
 
 def _clock(time_us: int) -> str:
-    """The time of the day at the end of an interval."""
+    """The time of day at the end of an interval."""
     minutes = (time_us - START_US) // 60_000_000
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def _conclude(console: Console, engine: LocalEngine, day: Day, appeared: dict[str, str]) -> None:
-    """Two pages to remember, then the promise."""
+    """Say what became of two pages, then print the promise."""
     ticket = int(day.counts(START_US + DAY_US)[day.pages.index(TICKET)])
     seen = f"appeared at {appeared[TICKET]}" if TICKET in appeared else "never appeared"
     console.print(
         f"\n[bold]{FINAL}[/bold] kicked off at 19:30 and appeared at"
-        f" {appeared.get(FINAL, 'no time')}: new keys need not be known in advance.\n"
-        f"[bold]{TICKET}[/bold] had {ticket} views from two users and {seen}: a page that so few"
-        " visit would give them away.\n",
+        f" {appeared.get(FINAL, 'no time')}: keys need not be known in advance.\n"
+        f"[bold]{TICKET}[/bold] had {ticket} views from two users and {seen}: a page with so few"
+        " visitors would reveal them.\n",
         highlight=False,
     )
     console.print("[bold]The promise[/bold]\n")
@@ -144,12 +144,12 @@ def _conclude(console: Console, engine: LocalEngine, day: Day, appeared: dict[st
 def _say_where(console: Console, keep: Path | None, watched: bool) -> None:
     if keep is None:
         text = (
-            "The output was one Parquet file for each trigger, in popular/ beside the query. It is"
-            " deleted now; to keep everything: dpsqlp demo --keep demo"
+            "The output was one Parquet file per trigger, in popular/ next to the query. It was"
+            " deleted. To keep everything: dpsqlp demo --keep demo"
         )
     else:
         text = (
-            f"The output is in {keep / 'popular'}, one Parquet file for each trigger. See also:"
+            f"The output is in {keep / 'popular'}, one Parquet file per trigger. See also:"
             f" dpsqlp inspect {keep / 'views.state'}"
         )
         text += f", dpsqlp serve {keep / 'views.state'}" if watched else ""
@@ -169,10 +169,10 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _live(console: Console, moment: Moment) -> Iterator[Live | None]:
-    """A table that is redrawn in place; without a terminal there is only the last one."""
+def _live(console: Console, snapshot: Snapshot) -> Iterator[Live | None]:
+    """A table that is redrawn in place; without a terminal, None."""
     if not console.is_terminal:
         yield None
         return
-    with Live(show(moment, console.width), console=console, auto_refresh=False) as live:
+    with Live(show(snapshot, console.width), console=console, auto_refresh=False) as live:
         yield live

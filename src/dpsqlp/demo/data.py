@@ -1,4 +1,4 @@
-"""A generated day of page views, and the truth about it. Nobody is in it."""
+"""A generated day of page views, with its true counts. It contains no real data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 DAY_US = 86_400_000_000
 START_US = 19_844 * DAY_US  # 2024-05-01 UTC
 FINAL = "/live/cup-final"
-TICKET = "/support/ticket/48213"  # two visitors, who come back all day
+TICKET = "/support/ticket/48213"  # two visitors, all day
 _SECTIONS = (
     *("news", "sport", "weather", "culture", "science", "travel", "food", "tech", "money"),
     *("health", "books", "music", "film", "games", "garden"),
@@ -27,10 +27,10 @@ _TOPICS = (
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """Page views in the order of time."""
+    """Page views in order of time."""
 
     pages: list[str]
-    page: NDArray[np.int64]  # of each view, a number into `pages`
+    page: NDArray[np.int64]  # of each view, an index into `pages`
     user: NDArray[np.int64]
     timestamp: NDArray[np.int64]  # microseconds since the epoch
 
@@ -53,7 +53,7 @@ class Day:
 
 
 def generate(users: int = 20_000, pages: int = 3_000, seed: int = 7) -> Day:
-    """A day: few popular pages and many rare ones, quiet at night, a match in the evening."""
+    """A day with few popular and many rare pages, quiet at night, with a match in the evening."""
     generator = np.random.default_rng(seed)
     names = [FINAL, TICKET, *_names(generator, pages - 2)]
     weights = 1.0 / (np.arange(1, pages - 1) + 12.0) ** 1.15
@@ -86,7 +86,7 @@ def _names(generator: np.random.Generator, number: int) -> list[str]:
 
 
 def _times(generator: np.random.Generator, number: int) -> NDArray[np.int64]:
-    """Times of the day in microseconds: little at four in the morning, most in the evening."""
+    """Times of day in microseconds: fewest at four in the morning, most in the evening."""
     hours = np.arange(0, 24, 0.25)
     activity = 1.15 + np.sin((hours - 10.0) / 24 * 2 * np.pi) + 0.3 * np.sin(hours / 12 * 2 * np.pi)
     quarter = generator.choice(len(hours), number, p=activity / activity.sum())

@@ -1,6 +1,6 @@
-"""The live table: released counts with error bars beside the truth.
+"""The live table: released counts with error bars, next to the truth.
 
-Only a demonstration may show the truth: its data is generated.
+Only the demo may show the truth: its data is generated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.text import Text
 
 _ROWS = 14
 _BARS = 12, 44  # the shortest and the longest bar
-_OTHER = 58  # what the other columns take
+_OTHER = 58  # width of the other columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What is shown after a trigger."""
+class Snapshot:
+    """The contents of the table after a trigger."""
 
     clock: str
     trigger: int
@@ -44,14 +44,14 @@ class Moment:
         return inside / max(len(self.rows), 1)
 
 
-def show(moment: Moment, width: int) -> Group:
-    """The table of a moment, for a console of a width."""
+def show(snapshot: Snapshot, width: int) -> Group:
+    """The table after a trigger, for a console of this width."""
     bar = min(max(width - _OTHER, _BARS[0]), _BARS[1])
-    top = sorted(moment.rows, key=lambda row: -row.views)[:_ROWS]
+    top = sorted(snapshot.rows, key=lambda row: -row.views)[:_ROWS]
     scale = max((max(row.views + 2 * row.deviation, row.truth) for row in top), default=1.0)
     table = Table(
-        title=f"Page views today, {moment.clock} UTC   "
-        f"[dim](trigger {moment.trigger} of {moment.triggers})[/dim]",
+        title=f"Page views today, {snapshot.clock} UTC   "
+        f"[dim](trigger {snapshot.trigger} of {snapshot.triggers})[/dim]",
         title_style="bold",
         title_justify="left",
         box=box.SIMPLE_HEAD,
@@ -72,22 +72,22 @@ def show(moment: Moment, width: int) -> Group:
         )
     for _ in range(_ROWS - len(top)):
         table.add_row("", "", "", "", "")
-    return Group(table, _caption(moment))
+    return Group(table, _caption(snapshot))
 
 
-def _caption(moment: Moment) -> Text:
+def _caption(snapshot: Snapshot) -> Text:
     return Text.assemble(
-        (f"{len(moment.rows):,}", "bold cyan"),
+        (f"{len(snapshot.rows):,}", "bold cyan"),
         " pages released of ",
-        (f"{moment.pages_seen:,}", "bold yellow"),
+        (f"{snapshot.pages_seen:,}", "bold yellow"),
         " that were visited; the truth lies within ± 2 sd for ",
-        (f"{moment.within:.0%}", "bold"),
+        (f"{snapshot.within:.0%}", "bold"),
         " of them.",
     )
 
 
 def _bar(row: Row, scale: float, width: int) -> Text:
-    """A bar to the released count, whiskers two deviations around it, a mark at the truth."""
+    """A bar up to the released count, whiskers of two deviations, and a mark at the truth."""
 
     def cell(value: float) -> int:
         return min(max(round(value / scale * (width - 1)), 0), width - 1)

@@ -1,4 +1,4 @@
-"""Time as the engine sees it: the grid, and the clock that walks it.
+"""The clock of an engine, and the grid of its triggers.
 
 Privacy contract: triggers and windows follow this grid alone. Nothing here looks at a record.
 """
@@ -14,24 +14,24 @@ from dpsqlp.sql.query import Query
 
 
 class Clock(Protocol):
-    """Microseconds since the epoch, and waiting."""
+    """A clock in microseconds since the epoch."""
 
     def now(self) -> int:
-        """The time."""
+        """The current time."""
 
     def wait(self, until: int, stop: threading.Event) -> None:
-        """Return at a time, or when told to stop."""
+        """Return at a time, or when `stop` is set."""
 
 
 class SystemClock:
     """The machine's clock."""
 
     def now(self) -> int:
-        """The time."""
+        """The current time."""
         return time.time_ns() // 1000
 
     def wait(self, until: int, stop: threading.Event) -> None:
-        """Return at a time, or when told to stop."""
+        """Return at a time, or when `stop` is set."""
         while (left := until - self.now()) > 0 and not stop.is_set():
             stop.wait(min(left / 1e6, 1.0))
 
@@ -44,11 +44,11 @@ class TriggerGrid:
     origin: int
     on_event_time: bool
     first: int
-    last: int | None  # None: goes on for ever
+    last: int | None  # None if the pipeline has no end
 
     @classmethod
     def of(cls, query: Query, triggers: int, created: int) -> TriggerGrid:
-        """The schedule of a query whose pipeline was created at a time."""
+        """The grid of a query, for a pipeline created at this time."""
         emit = query.emit
         interval = emit.interval_us
         if query.window is None:
@@ -64,13 +64,13 @@ class TriggerGrid:
         return cls(interval, 0, True, emit.start_us // interval + 1, last)
 
     def due(self, trigger: int) -> int:
-        """When a trigger runs, on a processing-time grid."""
+        """The end of a trigger's interval: on processing time, the time at which it is cut."""
         return self.origin + trigger * self.interval
 
     def span(self, trigger: int) -> tuple[int, int]:
-        """The event times that belong to a trigger."""
+        """The begin and the end of a trigger's interval."""
         return self.due(trigger - 1), self.due(trigger)
 
     def current(self, now: int) -> int:
-        """The last trigger that is due by a time."""
+        """The last trigger that is due at a time."""
         return (now - self.origin) // self.interval

@@ -1,54 +1,56 @@
 """Cuts by the clock: which records each trigger reads, decided at its grid time and durable then.
 
-A thread takes them that waits for nothing but the clock and the source. However long a trigger
-takes, the cuts after it are taken at their own times, and a trigger that runs late reads up to its
-own cut.
+A thread of its own takes the cuts, and waits for nothing but the clock and the source. However long
+a trigger takes, the cuts after it are taken at their own times, and a trigger that runs late reads
+up to its own cut.
 
-Privacy contract: which trigger a record belongs to follows from when it arrived, never from when
-the worker gets round to it: else one unit, with records that take long, would move everybody's to
-later triggers. A cut is durable before the next grid time, so a restart does not move them either.
-Only a grid time at which no process ran, or at which the source did not answer before the next,
-has no cut: its trigger runs without records, and the next cut has them.
+Privacy contract: the trigger of a record follows from the time at which the record arrived, never
+from the time at which the worker is free. Otherwise one unit, with records that take long, would
+move everybody's records to later triggers. A cut is durable before the next grid time, so a restart
+does not move records either. A grid time has no cut only if no process ran, or if the source did
+not answer before the next grid time: its trigger runs without records, and the next cut has them.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from dpsqlp.engines.clock import Clock, TriggerGrid
 from dpsqlp.errors import StateError, UnavailableError
-from dpsqlp.sources.base import GridTime, Source
+from dpsqlp.sources.base import AnySource, GridTime
 from dpsqlp.state.journal import Cut, Intent, Journal
+from dpsqlp.state.offsets import Offset, OffsetRange
 
 _PAUSE_US, _PAUSE_US_MAX = 250_000, 10_000_000
 
 
 class Cuts:
-    """The cuts of one pipeline: those that wait for their triggers, and where the next begins."""
+    """The cuts of one pipeline: those that wait for their triggers, and the next cut's offset."""
 
     def __init__(
         self,
         journal: Journal,
-        source: Source,
+        source: AnySource,
         schedule: TriggerGrid,
         clock: Clock,
         pending: Intent | None,
     ) -> None:
-        """Find the cuts that wait; refused if one is missing between them."""
+        """Load the cuts that wait. Refused if one is missing between them."""
         self._journal, self._source = journal, source
         self._schedule, self._clock = schedule, clock
-        self.news = threading.Event()  # set when a trigger is decided, or none will be any more
+        self.news = threading.Event()  # set when a trigger is decided, and when no more will be
         self.failure: BaseException | None = None  # why no more cuts are taken
         self.ended = False  # the source has no more records
         committed = journal.manifest
-        self._position = source.begin() if committed.trigger is None else committed.position
+        self._offset: Offset = (
+            source.initial_offset() if committed.trigger is None else committed.offset
+        )
         reached = schedule.first - 1 if committed.trigger is None else committed.trigger
         if pending is not None:
-            self._position = source.after(self._position, pending.records)
+            self._offset = source.next_offset(self._offset, pending.offsets)
             reached = pending.trigger
-        self._waiting: dict[int, Any] = {}
+        self._waiting: dict[int, OffsetRange] = {}
         self._previous = reached  # the trigger of the last cut, or one that has run since
         for cut in journal.cuts():
             if cut.trigger > reached:
@@ -58,23 +60,23 @@ class Cuts:
         self.decided = max(reached, *self._waiting) if self._waiting else reached
 
     def _follow(self, cut: Cut) -> None:
-        """Go on from a cut that waits, which begins where the one before has ended."""
-        if not cut.follows(self._previous, self._position):
+        """Load a cut that waits, which begins where the cut before it has ended."""
+        if not cut.follows(self._previous, self._offset):
             raise StateError(
                 f"The cut before that of trigger {cut.trigger} is missing from the state. Nothing"
                 " was released or changed. Restore the whole folder from a copy made since the"
                 " last trigger, or begin a new pipeline, which spends again."
             )
-        self._waiting[cut.trigger] = cut.records
+        self._waiting[cut.trigger] = cut.offsets
         self._previous = cut.trigger
-        self._position = self._source.after(self._position, cut.records)
+        self._offset = self._source.next_offset(self._offset, cut.offsets)
 
     @property
     def waiting(self) -> list[int]:
         """The triggers that have a cut and have not run."""
         return sorted(self._waiting)
 
-    def records(self, trigger: int) -> Any:
+    def offsets(self, trigger: int) -> OffsetRange | None:
         """The range of a trigger that is decided; None if it has no cut."""
         assert trigger <= self.decided, "the trigger is not decided"
         return self._waiting.get(trigger)
@@ -87,15 +89,15 @@ class Cuts:
     def take(self, at: GridTime, before: int | None = None) -> None:
         """Cut the source now. Triggers before this one that have no cut get none.
 
-        An answer that comes at the time `before`, or later, is of no use.
+        An answer that comes at the time `before`, or later, is refused.
         """
-        records = self._source.cut(self._position, at)
+        offsets = self._source.cut(self._offset, at)
         if not self._source.keeps_arrival_times and self._has_come(before):
             raise UnavailableError("The source did not answer before the next trigger was due.")
-        self._journal.keep_cut(Cut.after(self._previous, self._position, at.trigger, records))
+        self._journal.keep_cut(Cut.following(self._previous, self._offset, at.trigger, offsets))
         self._previous = at.trigger
-        self._position = self._source.after(self._position, records)
-        self._waiting[at.trigger] = records
+        self._offset = self._source.next_offset(self._offset, offsets)
+        self._waiting[at.trigger] = offsets
         self._decide(at.trigger)
 
     def run(self, stop: threading.Event, report: Callable[[UnavailableError], None]) -> None:

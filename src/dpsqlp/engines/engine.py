@@ -1,54 +1,51 @@
-"""What every engine does at a trigger: cut, intent, compute, commit, publish.
+"""A trigger, on either engine: plan offsets, read, admit, compute, commit, publish.
 
-See `state.journal` for what is durable when. Kill it at any instruction and start it again: the
-output is the same.
+See `state.journal` for what is durable when. The process may end at any instruction and start
+again: the output is the same.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
-import numpy as np
 import pyarrow as pa
 
 from dpsqlp.core import Core, Each, TriggerRelease
 from dpsqlp.engines.clock import Clock, SystemClock, TriggerGrid
 from dpsqlp.engines.cuts import Cuts
 from dpsqlp.engines.instance import open_instance
-from dpsqlp.entropy.canonical import Encoded
-from dpsqlp.entropy.decode import decode
-from dpsqlp.errors import SourceError, StateError, UnavailableError
+from dpsqlp.engines.release_query import ReleaseQuery, serialise
+from dpsqlp.errors import StateError, UnavailableError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources.base import GridTime, Source, sweep_spools
-from dpsqlp.sql import connect, standard_deviations
+from dpsqlp.sources.base import AnySource, GridTime
+from dpsqlp.sources.spool import sweep_spools
 from dpsqlp.sql.query import Query
-from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.state.journal import Changes, Intent, Journal
+from dpsqlp.state.offsets import Offset
 from dpsqlp.state.sealed import SealedStorage
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What an operator may see of a trigger; it depends on released rows alone."""
+    """The part of a trigger that an operator may see; it depends on released rows alone."""
 
     trigger: int
     last: int | None
     rows: int
-    missed: bool = False  # it ran empty, and asked no server for records
+    missed: bool = False  # the trigger had no cut, and ran without records
 
 
 class Engine(ABC):
     """One query, its state, its source and its sink."""
 
     _each: Each = map
-    # Read so far, and dropped because the query failed on them, if known: for the operator alone,
-    # never published.
+    # Rows read so far, and rows dropped because the query failed on them, if known: for the
+    # operator alone, never published.
     records: int | None = None
     dropped: int | None = None
 
@@ -57,62 +54,70 @@ class Engine(ABC):
         query: Query,
         storage: SealedStorage,
         key: bytes,
-        source: Source,
+        source: AnySource,
         sink: Sink,
         *,
         clock: Clock | None = None,
         shards: int,
     ) -> None:
-        """Open the state, or begin one; give the sink the last release again."""
-        with ExitStack() as stack:  # a state that cannot be opened is let go of
+        """Open the state, or begin one; publish the last release again."""
+        with ExitStack() as stack:  # a state that cannot be opened is unlocked
             stack.enter_context(storage.lock())
             self.query, self.source, self.sink = query, source, sink
             self.clock = clock or SystemClock()
-            self._database = stack.enter_context(connect())
             created = open_instance(storage, query, key, self.clock.now(), shards)
             self.plan = created.plan
             self.schedule = TriggerGrid.of(query, created.plan.triggers, created.created)
             self.core = Core(created.plan, created.secret)
             self.journal = Journal(storage, self.core)
+            self._release_query = stack.enter_context(ReleaseQuery(query, created.plan))
             stack.callback(source.close)
             stack.callback(sink.close)
             keys = [output.name for output in query.outputs if output.kind == "key"]
             sink.open(created.secret.instance.hex(), keys)
             self._open(stack)
-            pending = self._pending()
+            pending = self._pending_intent()
             self._unpublished = self.journal.release()
             self.journal.sweep()
             self.cuts = Cuts(self.journal, source, self.schedule, self.clock, pending)
-            waiting = [self.cuts.records(trigger) for trigger in self.cuts.waiting]
-            sweep_spools(storage, [*waiting, pending and pending.records])
-            self._deviations = standard_deviations(self.plan)
-            self._key_types = arrow_types(query.key_types)
-            self._unfinished = self._missed = False
+            begun = None if pending is None else pending.offsets
+            sweep_spools(storage, [begun, *map(self.cuts.offsets, self.cuts.waiting)])
+            self._is_ahead_of_disk = self._missed = False
             if self._unpublished is not None:
                 with suppress(UnavailableError):  # then at the next step
                     self._publish()
             self._exit = stack.pop_all()
 
+    def step(self) -> Progress:
+        """Run the next trigger, and publish its release. After UnavailableError, call it again."""
+        if self._unpublished is None:
+            intent = self._plan_offsets()  # the records of the trigger, fixed and durable
+            rows = self._read(intent)  # unit, key, window, values: the row query's result
+            records = self._admit(rows)  # the rows that may count
+            self._is_ahead_of_disk = True
+            changes, release = self._compute(intent, records)  # changed tables; noisy totals
+            self._commit(intent, changes, release)  # the manifest: from here on it has happened
+        return self._publish()  # the sink gets the rows
+
     @abstractmethod
     def _open(self, stack: ExitStack) -> None:
-        """Get what computing needs, and see that the files of the state are all there."""
+        """Load the state, and refuse it if one of its files is missing."""
 
     @abstractmethod
     def _read(self, intent: Intent) -> Any:
-        """The records of an intent, in whatever form `_compute` takes them."""
+        """Begin to read a range through the row query. The result may be still to come."""
 
     @abstractmethod
-    def _compute(
-        self, trigger: int, records: Any, position: Any
-    ) -> tuple[Changes, Callable[[], TriggerRelease]]:
-        """Run a trigger on its records: what it changed, and what it releases.
+    def _admit(self, rows: Any) -> Any:
+        """The rows that may count at the trigger."""
 
-        `position` is the source's, after these records.
-        """
+    @abstractmethod
+    def _compute(self, intent: Intent, records: Any) -> tuple[Changes, TriggerRelease]:
+        """Bound, combine, advance: the changes of the state, and the release."""
 
     def close(self) -> None:
-        """Let go of the state."""
-        self._unfinished = True
+        """Close the source and the sink, and unlock the state."""
+        self._is_ahead_of_disk = True
         self._exit.close()
 
     @property
@@ -134,74 +139,62 @@ class Engine(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether there is a step to make now: a release to publish, or a trigger to run."""
+        """Whether `step` can run now: there is a release to publish, or a trigger is decided."""
         if self.schedule.on_event_time or not self.published:
             return True
         return self.cuts.decided >= self.next_trigger
 
     def cut(self, trigger: int) -> None:
-        """Cut the source now for a trigger, unless that was done; any before it run empty."""
+        """Cut the source now for a trigger, unless that was done. Triggers before it run empty."""
         if trigger > self.cuts.decided:
             self.cuts.take(GridTime(trigger, self.clock.now(), math.inf))
 
     def leave_behind(self, names: Collection[str]) -> list[str]:
-        """Give up inputs of the next trigger, which cannot be read; returns those that it had. The
+        """Give up inputs of the next trigger that cannot be read; returns those that it had. The
         decision is durable, and outside the promise.
         """
-        intent = self._pending()
+        intent = self._pending_intent()
         if intent is None and not self.schedule.on_event_time and self.ready:
-            intent = Intent(self.next_trigger, self.cuts.records(self.next_trigger))
-        if intent is None or intent.records is None:
+            intent = Intent(self.next_trigger, self.cuts.offsets(self.next_trigger))
+        if intent is None or intent.offsets is None:
             return []
-        records, left = self.source.leave_behind(intent.records, names)
+        offsets, left = self.source.leave_behind(intent.offsets, names)
         if left:
-            completed = self.source.complete(records)
+            completed = self.source.complete(offsets)
             self.journal.intend(Intent(intent.trigger, completed, (*intent.left_behind, *left)))
         return left
 
-    def step(self) -> Progress:
-        """Run the next trigger. If its server is away, the same step can be made again."""
-        if self._unpublished is None:
-            self._run_next()
-        return self._publish()
+    def empty_release(self) -> pa.Table:
+        """A release without rows."""
+        return self._release_query.empty()
 
-    def _run_next(self) -> None:
-        """Run the next trigger until it is committed."""
-        if self._unfinished:
+    @property
+    def _offset(self) -> Offset:
+        """The end of the last trigger's range."""
+        manifest = self.journal.manifest
+        initial: Offset = self.source.initial_offset()
+        return initial if manifest.trigger is None else manifest.offset
+
+    def _plan_offsets(self) -> Intent:
+        """The range of the next trigger: that of its intent if it began before, else of its cut."""
+        if self._is_ahead_of_disk:
             raise StateError(
-                "The trigger before did not finish. Open the pipeline again: it goes on from what"
-                " is on disk, and nothing is lost."
+                "The last trigger did not finish. Open the pipeline again: it continues from the"
+                " state on disk, and nothing is lost."
             )
-        trigger = self.next_trigger
-        intent = self._pending()
+        intent = self._pending_intent()
         if intent is None:
-            planned = self._plan(trigger)
-            completed = None if planned is None else self.source.complete(planned)
-            intent = Intent(trigger, completed)
+            trigger = self.next_trigger
+            if self.schedule.on_event_time:
+                offsets = self.source.replay(self._offset, self.schedule.span(trigger))
+            else:
+                offsets = self.cuts.offsets(trigger)
+            intent = Intent(trigger, None if offsets is None else self.source.complete(offsets))
             self.journal.intend(intent)
-        records = self._read(intent)
-        position = self.source.after(self._position, intent.records)
-        self._unfinished = True  # what is in memory is ahead of the disk
-        changes, releases = self._compute(trigger, records, position)
-        table = self._release(releases())  # while threads write
-        release = serialise(table)
-        self.journal.commit(
-            changes,
-            release,
-            position,
-            self._each,
-            rows=table.num_rows,
-            columns=table.column_names,
-            left_behind=len(intent.left_behind),
-        )
-        self._unpublished, self._unfinished = release, False
-        self._missed = intent.records is None
-        self.source.forget(intent.records)
-        if not self.schedule.on_event_time:
-            self.cuts.drop(trigger)
+        return intent
 
-    def _pending(self) -> Intent | None:
-        """The intent of the next trigger. One further on means that the state lost triggers."""
+    def _pending_intent(self) -> Intent | None:
+        """The intent of the next trigger. A later trigger's means that the state lost triggers."""
         intent = self.journal.pending()
         if intent is not None and intent.trigger != self.next_trigger:
             raise StateError(
@@ -212,51 +205,27 @@ class Engine(ABC):
             )
         return intent
 
-    @property
-    def _position(self) -> Any:
-        manifest = self.journal.manifest
-        return self.source.begin() if manifest.trigger is None else manifest.position
-
-    def _plan(self, trigger: int) -> Any:
-        """The range of a trigger; None if it has no cut."""
-        if self.schedule.on_event_time:
-            return self.source.replay(self._position, self.schedule.span(trigger))
-        return self.cuts.records(trigger)
-
-    def empty_release(self) -> pa.Table:
-        """A release without rows."""
-        none = np.empty(0, np.int64)
-        values = np.empty((0, len(self.plan.calibration.processes)), np.int64)
-        return self._release(TriggerRelease(0, none, none, Encoded.from_list(()), values))
-
-    def _release(self, releases: TriggerRelease) -> pa.Table:
-        """The released rows, after HAVING, ORDER BY and LIMIT."""
-        table = self._released(releases)
-        self._database.register("released", table)
-        return self._database.sql(self.query.release_sql).to_arrow_table()
-
-    def _released(self, releases: TriggerRelease) -> pa.Table:
-        """What `release_sql` reads."""
-        rows = len(releases)
-        columns: dict[str, Any] = {"window_number": releases.window}
-        if self.query.window is None:
-            columns["window_start"] = columns["window_end"] = pa.nulls(rows, pa.timestamp("us"))
-        else:
-            start = releases.window * self.query.window.hop_us
-            columns["window_start"] = pa.array(start, pa.timestamp("us"))
-            columns["window_end"] = pa.array(start + self.query.window.size_us, pa.timestamp("us"))
-        columns["trigger"] = pa.array(np.full(rows, releases.trigger))
-        columns["final"] = pa.array(releases.step == self.plan.triggers)
-        columns["position"] = np.arange(rows)
-        keys = decode(releases.key_text, self._key_types)
-        columns |= {f"key_{position}": array for position, array in enumerate(keys)}
-        for position, calibrated in enumerate(self.plan.calibration.processes):
-            columns[f"p{position}"] = releases.values[:, position] * calibrated.quantum
-            columns[f"p{position}_sd"] = self._deviations[position][releases.step - 1]
-        return pa.table(columns)
+    def _commit(self, intent: Intent, changes: Changes, release: TriggerRelease) -> None:
+        """Run the release query, and make the trigger durable."""
+        table = self._release_query.run(release)  # while threads write the changes
+        data = serialise(table)
+        self.journal.commit(
+            changes,
+            data,
+            self.source.next_offset(self._offset, intent.offsets),
+            self._each,
+            rows=table.num_rows,
+            columns=table.column_names,
+            left_behind=len(intent.left_behind),
+        )
+        self._unpublished, self._is_ahead_of_disk = data, False
+        self._missed = intent.offsets is None
+        self.source.acknowledge(intent.offsets)
+        if not self.schedule.on_event_time:
+            self.cuts.drop(intent.trigger)
 
     def _publish(self) -> Progress:
-        """Give the sink the release of the last trigger."""
+        """Give the sink the release of the last trigger, which may have it already."""
         trigger = self.journal.manifest.trigger
         assert trigger is not None
         assert self._unpublished is not None
@@ -264,42 +233,3 @@ class Engine(ABC):
         self.sink.emit(trigger, release)
         self._unpublished = None
         return Progress(trigger, self.schedule.last, int(release.num_rows), self._missed)
-
-
-def micro_batch(table: pa.Table) -> MicroBatch:
-    """The core's columns of a row query's result."""
-    table = table.combine_chunks()
-    if any(column.num_chunks > 1 for column in table.columns):
-        raise SourceError(
-            "The texts of one column of a trigger take more than 2 GiB. Shorten them in the query,"
-            " for example with left(x, 1000). Nothing is lost; the trigger has not run."
-        )
-
-    def columns(prefix: str) -> tuple[Any, ...]:
-        return tuple(table.column(name) for name in table.column_names if name.startswith(prefix))
-
-    return MicroBatch(
-        unit=columns("unit_"),
-        key=columns("key_"),
-        window=table.column("window_number"),
-        timestamp=table.column("timestamp_us"),
-        values=columns("value_"),
-        period=table.column("period_number") if "period_number" in table.column_names else None,
-    )
-
-
-def arrow_types(types: Sequence[str]) -> list[pa.DataType]:
-    """The Arrow types of DuckDB types."""
-    if not types:
-        return []
-    columns = ", ".join(f"NULL::{name} AS c{number}" for number, name in enumerate(types))
-    with duckdb.connect() as database:
-        return list(database.sql(f"SELECT {columns}").to_arrow_table().schema.types)
-
-
-def serialise(table: pa.Table) -> bytes:
-    """A release as bytes."""
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return bytes(buffer.getvalue())

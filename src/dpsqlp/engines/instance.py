@@ -1,16 +1,12 @@
-"""What a pipeline is created with, stored beside its state and read back, never made again."""
+"""A pipeline instance: its plan, identity and time of creation, stored once and read back."""
 
 from __future__ import annotations
 
-import os
-import stat
-import tempfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from dpsqlp.engines.clock import TriggerGrid
-from dpsqlp.entropy.secret import SECRET_BYTES, Secret
+from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
 from dpsqlp.plan import Plan
 from dpsqlp.sql.plan import make_plan
@@ -19,7 +15,6 @@ from dpsqlp.state.journal import MANIFEST, begin_journal, has_run, secret_check
 from dpsqlp.state.sealed import DAMAGED, SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.storage import TEMPORARY, Storage
 
-SECRET_VARIABLE = "DPSQLP_SECRET"  # noqa: S105  its name
 _NAME = "pipeline.json"
 
 
@@ -50,7 +45,7 @@ def open_instance(
 
 
 def read_instance(storage: SealedStorage, key: bytes) -> Instance | None:
-    """The pipeline in a storage, if there is one. The storage is unlocked."""
+    """The pipeline in a storage, if there is one. Unlocks the storage."""
     public = description(storage.plain)
     if public is None:
         return None
@@ -74,17 +69,17 @@ def read_instance(storage: SealedStorage, key: bytes) -> Instance | None:
 def create_instance(
     storage: SealedStorage, query: Query, plan: Plan, key: bytes, now: int, shards: int
 ) -> Instance:
-    """A new pipeline with this plan, in an empty storage. The engine reads it back.
+    """Create a pipeline with this plan in an empty storage.
 
-    The first manifest comes before the description, so that a description without one is what is
-    left of a pipeline. A crash between the two leaves a manifest of an instance that never ran.
+    The manifest is written before the description, so a description without a manifest proves that
+    files were lost. A crash between the two leaves the manifest of an instance that never ran.
     """
     names = {name for name in storage.list() if not name.endswith(TEMPORARY)}
     if names - {MANIFEST} or has_run(storage.plain):
         raise StateError(
-            f"The state file {_NAME} is missing, and others are there. Nothing was changed. Restore"
-            " the whole folder from a copy made since the last trigger, or begin a new pipeline in"
-            " an empty one, which spends again."
+            f"The state file {_NAME} is missing, but other files exist. Nothing was changed."
+            " Restore the whole folder from a copy made since the last trigger, or begin a new"
+            " pipeline in an empty one, which spends again."
         )
     schedule = TriggerGrid.of(query, plan.triggers, now)
     secret = Secret(key, Secret.new().instance)
@@ -109,55 +104,6 @@ def create_instance(
     return Instance(plan, secret, now, shards)
 
 
-def load_secret(path: Path, storage_is_new: bool) -> bytes:
-    """The secret from the environment or its file; made, for a new state, if there is none."""
-    text = os.environ.get(SECRET_VARIABLE)
-    if text is None and path.exists():
-        if path.is_dir():
-            raise SecretError(f"The secret {path} is a folder. Give --secret a file.")
-        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise SecretError(f"The secret {path} can be read by others. Run: chmod 600 {path}")
-        text = path.read_text()
-    if text is None:
-        if not storage_is_new:
-            raise SecretError(
-                f"The secret {path} is missing, and the state was made with it. Bring it back, or"
-                f" set {SECRET_VARIABLE}; a lost secret cannot be replaced inside open windows."
-            )
-        return _make_secret(path)
-    try:
-        key = bytes.fromhex(text.strip())
-    except ValueError:
-        key = b""
-    if len(key) != SECRET_BYTES:
-        raise SecretError(
-            f"A secret is {2 * SECRET_BYTES} hexadecimal digits; what {path} or {SECRET_VARIABLE}"
-            " holds is not. Bring back the original."
-        )
-    return key
-
-
-def _make_secret(path: Path) -> bytes:
-    """A new secret, whole and durable before anything is made with it."""
-    key = Secret.new().key
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=TEMPORARY, dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(key.hex() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)  # unlike a rename, never in place of another
-    finally:
-        os.unlink(temporary)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-    return key
-
-
 def description(storage: Storage) -> dict[str, Any] | None:
-    """What everybody may know of a pipeline. Without the secret nobody vouches for it."""
+    """The public description of a pipeline. Without the secret it is not verified."""
     return read_public(storage, _NAME)

@@ -1,8 +1,8 @@
-"""Several sinks of one script, run in one process: for each a worker, and a thread that cuts.
+"""Run the sinks of one script in one process: each has a worker, and a thread that cuts.
 
-Privacy contract: a sink's triggers follow public time alone, and no sink waits for another, nor for
-another's server. A sink that reads standard input is done once that has ended and its last lines
-were run; who closes standard input decides that.
+Privacy contract: a sink's triggers follow public time alone. No sink waits for another, nor for
+another's server. A sink that reads standard input is done when standard input has ended and its
+last lines have run; the sender decides when that is.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ def run_side_by_side(
     report: Report,
     begin: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Run the triggers of all engines until every one is done, or until told to stop.
+    """Run the triggers of all engines until every engine is done, or until `stop` is set.
 
-    While a server is away its sink is tried again and again. An error of one stops all.
-    `report` and `begin` are called by one thread at a time.
+    A sink whose server is away is retried. Any other error of one sink stops all of them. `report`
+    and `begin` are called by one thread at a time.
     """
     turn, failures = threading.Lock(), list[BaseException]()
 
-    def say(name: str, what: Progress | UnavailableError) -> None:
+    def report_alone(name: str, event: Progress | UnavailableError) -> None:
         with turn:
-            report(name, what)
+            report(name, event)
 
-    def announce(name: str) -> None:
+    def begin_alone(name: str) -> None:
         with turn:
             begin(name)
 
-    def guarded(task: Callable[[], None]) -> None:
+    def stop_all_on_error(task: Callable[[], None]) -> None:
         try:
             task()
         except BaseException as error:
@@ -49,10 +49,10 @@ def run_side_by_side(
 
     tasks: list[Callable[[], None]] = []
     for name, engine in engines.items():
-        tasks.append(partial(_work, name, engine, stop, say, announce))
+        tasks.append(partial(_work, name, engine, stop, report_alone, begin_alone))
         if not engine.schedule.on_event_time:
-            tasks.append(partial(engine.cuts.run, stop, partial(say, name)))
-    threads = [threading.Thread(target=guarded, args=(task,)) for task in tasks]
+            tasks.append(partial(engine.cuts.run, stop, partial(report_alone, name)))
+    threads = [threading.Thread(target=stop_all_on_error, args=(task,)) for task in tasks]
     try:
         for thread in threads:
             thread.start()
@@ -71,7 +71,7 @@ def run_side_by_side(
 
 
 def is_done(engine: Engine) -> bool:
-    """Whether the last trigger has run: of the grid, or the one after standard input's end."""
+    """Whether the last trigger has run: the grid's, or the one after the end of standard input."""
     return engine.finished or (engine.cuts.ended and not engine.ready)
 
 
@@ -82,7 +82,7 @@ def _work(
     report: Report,
     begin: Callable[[str], None],
 ) -> None:
-    """Run an engine's triggers, each once its cut is decided."""
+    """Run an engine's triggers, each when its cut is decided."""
     pause = _PAUSE_US
     while not stop.is_set() and not is_done(engine):
         if not engine.ready:
@@ -101,7 +101,7 @@ def _work(
 
 
 def _wait_for_cut(engine: Engine, stop: threading.Event) -> None:
-    """Return when another trigger is decided; raise what keeps the source from being cut."""
+    """Return when another trigger is decided; raise the error that ended the cuts."""
     cuts = engine.cuts
     cuts.news.clear()
     if engine.ready or stop.is_set():

@@ -1,1 +1,1 @@
-"""The one entropy gate: secret, keyed identifiers, keyed noise."""
+"""The only source of randomness: the secret, keyed identifiers and keyed noise."""

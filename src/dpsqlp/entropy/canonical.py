@@ -1,7 +1,7 @@
-"""One byte string per tuple of scalars, the same for every Arrow type and engine.
+"""Canonical bytes: one byte string per tuple of scalars, whatever the Arrow type and the engine.
 
 A tuple is the concatenation of its scalars. Each is a tag and a self-delimiting payload, so the
-encoding is injective, and comparing bytes compares values (nulls first; not for decimals):
+encoding is injective and preserves order (nulls first; except for decimals):
 
     null      00
     boolean   01  00 | 01
@@ -14,8 +14,8 @@ encoding is injective, and comparing bytes compares values (nulls first; not for
     timestamp 09  seconds, 8 bytes; nanoseconds, 4 bytes (UTC)
     time      0a  nanoseconds, 8 bytes
 
-Widths and physical layouts (int8 or int64, string or dictionary, milliseconds or nanoseconds) do
-not show.
+Widths and physical layouts (int8 or int64, string or dictionary, milliseconds or nanoseconds) make
+no difference.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Encoded:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Encoded]) -> Encoded:
-        """All the parts' strings, one part after another."""
+        """The strings of all parts, in order."""
         lengths = [np.diff(part.offsets) for part in parts]
         data = [part.data[part.offsets[0] : part.offsets[-1]] for part in parts]
         return cls(
@@ -117,7 +117,7 @@ def encode(columns: Sequence[pa.Array], rows: int) -> Encoded:
         and pa.types.is_signed_integer(columns[0].type)
         and not columns[0].null_count
     ):
-        return _encode_integers(columns[0])  # most identifiers: all rows have one length
+        return _encode_integers(columns[0])  # the common case: all rows have one length
     pieces = [piece for column in columns for piece in _pieces(column)]
     lengths = np.zeros(rows, np.int64)
     for piece in pieces:
@@ -236,7 +236,7 @@ def _pieces(column: pa.Array) -> list[_Fixed | _Variable]:
 
 
 def _decimal_pieces(column: pa.Array, valid: NDArray[np.bool_]) -> list[_Fixed | _Variable]:
-    """Digits and power of ten, from the unscaled number: Arrow's text shows the scale."""
+    """Digits and power of ten, from the unscaled number: Arrow's text depends on the scale."""
     makers = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}
     unscaled = column.view(makers[column.type.bit_width](column.type.precision, 0))
     padded = unscaled.cast(pa.string()).fill_null("0")
@@ -275,7 +275,7 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return offsets
 
 
-# Tags 254 and 255 are not written: 254 stands for nothing at all, 255 for a payload alone.
+# Tags 254 and 255 are never written: 254 means an empty encoding, 255 a payload without a tag.
 
 
 @numba.njit(nogil=True, cache=True)
@@ -309,7 +309,7 @@ def _write_fixed(tags, words, width, data, cursor):  # type: ignore[no-untyped-d
             at += 1
         if tags[r] != 0:
             word = words[r]
-            if width == 8:  # a number of bytes known to the compiler: one store
+            if width == 8:  # a constant number of bytes compiles to one store
                 for k in range(8):
                     data[at + k] = (word >> np.uint64(56 - 8 * k)) & np.uint64(255)
             else:

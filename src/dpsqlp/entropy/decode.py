@@ -1,4 +1,4 @@
-"""Canonical bytes back to Arrow columns: the inverse of `canonical.encode` for given types."""
+"""Arrow columns from canonical bytes: the inverse of `canonical.encode`, for given types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def decode(encoded: Encoded, types: Sequence[pa.DataType]) -> list[pa.Array]:
 
 
 def _column(data: NDArray[np.uint8], cursor: NDArray[np.int64], target: pa.DataType) -> pa.Array:
-    """Read the scalar at every row's cursor, and move the cursors past it."""
+    """Read the scalar at every row's cursor, and advance the cursors."""
     kind = kind_of(target)
     tags = data[cursor] if len(cursor) else np.empty(0, np.uint8)
     null = tags == 0
@@ -78,7 +78,7 @@ def _tail(
 
 
 def _texts(data: NDArray[np.uint8], cursor: NDArray[np.int64], tags: NDArray[np.uint8]) -> Encoded:
-    """Unescaped texts; the cursors of rows with other tags stay."""
+    """Unescaped texts; the cursors of rows with other tags do not move."""
     lengths = np.zeros(len(cursor) + 1, np.int64)
     _measure(data, cursor, tags, lengths)
     offsets = np.cumsum(lengths)
@@ -94,7 +94,7 @@ def _decimals(
     tags: NDArray[np.uint8],
     target: pa.DataType,
 ) -> pa.Array:
-    """From digits where they are long, from integers where they are short."""
+    """Decimals from digits, or from integers where they have at most 18 digits."""
     integers = (_words(data, cursor, np.where(tags == 2, tags, 255)) ^ _SIGN).view(np.int64)
     digits = np.where(
         tags == 2, integers.astype(str), [text.decode() for text in texts.to_arrow().to_pylist()]
@@ -108,7 +108,7 @@ def _bitmap(valid: NDArray[np.bool_]) -> pa.Buffer:
 
 @numba.njit(nogil=True, cache=True)
 def _read(data, cursor, tags, words):  # type: ignore[no-untyped-def]
-    """Fixed-width payloads: one byte after tag 1, eight after the others; tag 255 stays."""
+    """Fixed-width payloads: one byte after tag 1, eight after the others; tag 255 is skipped."""
     for r in range(len(cursor)):
         if tags[r] == 255:
             continue

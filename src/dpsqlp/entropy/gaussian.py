@@ -1,12 +1,12 @@
-"""Normals from uniform 128-bit blocks, the same bits on every machine.
+"""Normals from uniform 128-bit blocks, bit for bit the same on every machine.
 
 The first word of a block, signed, is the probability p = (w + 1/2) / 2^64 + 1/2; the normal is its
 quantile, by Wichura's AS241 (PPND16, relative error below 1e-15). In the tails the second word
-fills in the digits below: with 64 bits alone, neighbouring quantiles at 6 sigma are 2^-38 apart,
-which is coarser than a fine quantum and would let a sum of small values show. So tail
-probabilities have 53 good bits down to 2^-128 (13 sigma).
-The logarithm is written out (after fdlibm) because libraries differ in the last bit; what remains
-is +, -, *, / and sqrt, which IEEE 754 rounds exactly. No fastmath.
+supplies the lower digits: with 64 bits alone, neighbouring quantiles at 6 sigma would be 2^-38
+apart, coarser than a fine quantum, which could reveal a sum of small values. So tail probabilities
+have 53 good bits down to 2^-128 (13 sigma; docs/proof.md, Lemma 20).
+The logarithm is implemented here (after fdlibm) because libraries differ in the last bit. The other
+operations are +, -, *, / and sqrt, which IEEE 754 rounds exactly. No fastmath.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 
 _STEP = 2.0**-64
-_CENTRE = np.int64(0.425 * 2.0**64)  # AS241 changes over at |p - 1/2| = 0.425
+_CENTRE = np.int64(0.425 * 2.0**64)  # AS241 switches formula at |p - 1/2| = 0.425
 
 
-def normals(blocks: Words) -> NDArray[np.float64]:
+def normals(blocks: Array128) -> NDArray[np.float64]:
     """The normal of every block."""
     out = np.empty(len(blocks), np.float64)
     _quantiles(blocks, out)

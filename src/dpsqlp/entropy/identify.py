@@ -1,8 +1,9 @@
 """Keyed 128-bit identifiers of units and keys.
 
-Privacy contract: an identifier is AES-CBC-MAC of the tuple's canonical bytes with their length in
-front. Two different tuples share one with probability about 2^-128, so one unit's data cannot
-change another's bounding, and nobody without the secret can aim for a collision.
+Privacy contract: an identifier is the AES-CBC-MAC of the tuple's canonical bytes, prefixed with
+their length. Two different tuples collide with probability about 2^-128, so one unit's data cannot
+change another's bounding, and without the secret nobody can provoke a collision (docs/proof.md,
+Lemma 22).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import numba
 import numpy as np
 
 from dpsqlp.entropy.canonical import Encoded
-from dpsqlp.entropy.prf import Prf, Words
+from dpsqlp.entropy.prf import Array128, Prf
 from dpsqlp.entropy.secret import Secret
 
 _FIRST_BYTES = 12  # of the message, in the first block
-_LONG_BLOCKS = 64  # messages past this are few: each is chained by itself
+_LONG_BLOCKS = 64  # longer messages are rare: each is chained by itself
 
 
 class Identifier:
@@ -26,7 +27,7 @@ class Identifier:
     def __init__(self, secret: Secret, purpose: str) -> None:
         self._prf = Prf(secret.derive(b"identifier", purpose.encode()))
 
-    def identify(self, encoded: Encoded) -> Words:
+    def identify(self, encoded: Encoded) -> Array128:
         """The identifier of every byte string."""
         state = np.empty((len(encoded) + 1, 2), np.uint64)
         longest = _begin(encoded.data, encoded.offsets, state)
@@ -51,7 +52,7 @@ class Identifier:
 
 @numba.njit(nogil=True, cache=True)
 def _begin(data, offsets, state):  # type: ignore[no-untyped-def]
-    """The first blocks: the length, big-endian, in four bytes, then the message. Returns the
+    """Write the first blocks: the length in four bytes, big-endian, then the message. Returns the
     longest length.
     """
     longest = 0
@@ -63,7 +64,7 @@ def _begin(data, offsets, state):  # type: ignore[no-untyped-def]
         for byte in range(4):
             low |= np.uint64((length >> (8 * (3 - byte))) & 255) << np.uint64(8 * byte)
         word = np.uint64(0)
-        if length >= 8:  # a number of bytes known to the compiler: one load
+        if length >= 8:  # a constant number of bytes compiles to one load
             for byte in range(8):
                 word |= np.uint64(data[begin + byte]) << np.uint64(8 * byte)
         else:
@@ -80,7 +81,7 @@ def _begin(data, offsets, state):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _absorb(data, offsets, rows, step, state):  # type: ignore[no-untyped-def]
-    """XOR block number `step` of the rows' messages, one of the later blocks, into their states."""
+    """XOR block number `step` >= 1 of the rows' messages into their states."""
     for k in range(len(rows)):
         low = np.uint64(0)
         high = np.uint64(0)

@@ -1,9 +1,10 @@
 """Keyed noise: a normal is a function of (secret, instance, plan, purpose, key, window, round, j).
 
 Privacy contract: the AES key is derived from instance, plan fingerprint and purpose; key id,
-(window, round) and j are the three blocks of a fixed-length CBC-MAC. So no two of these share a
-draw, a retry draws the same, and a prediction is an evaluation. Equal noise is safe only on equal
-input: what is drawn here must never be added to two versions of the same data.
+(window, round) and j are the three blocks of a fixed-length CBC-MAC. So no two of these tuples
+share a draw, a retry draws the same noise, and a prediction evaluates the same path (docs/proof.md,
+Lemma 21). Equal noise is safe only on equal input: a draw must never be added to two versions of
+the same data (Lemma 23).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.gaussian import normals
-from dpsqlp.entropy.prf import Prf, Words
+from dpsqlp.entropy.prf import Array128, Prf
 from dpsqlp.entropy.secret import Secret
 
 
@@ -25,17 +26,17 @@ class Noise:
     def __init__(self, secret: Secret, fingerprint: bytes, purpose: str) -> None:
         self._prf = Prf(secret.derive(b"noise", fingerprint, purpose.encode()))
 
-    def seeds(self, ids: Words, window: int, rounds: NDArray[np.int64]) -> Words:
-        """What the draws of each (key, window, round) are made from."""
+    def seeds(self, ids: Array128, window: int, rounds: NDArray[np.int64]) -> Array128:
+        """The seed of each (key, window, round), from which its draws follow."""
         state = self._prf.encrypt(ids)
         state[:, 0] ^= np.int64(window).view(np.uint64)
         state[:, 1] ^= rounds.astype(np.uint64)
         return self._prf.encrypt(state)
 
     def draw(
-        self, seeds: Words, first: NDArray[np.int64], last: NDArray[np.int64]
+        self, seeds: Array128, first: NDArray[np.int64], last: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Draws first[r] .. last[r] - 1 of every row r, and where each row's begin and end."""
+        """Draws first[r] .. last[r] - 1 of every row r, and the rows' offsets."""
         offsets = np.zeros(len(first) + 1, np.int64)
         np.cumsum(last - first, out=offsets[1:])
         blocks = np.empty((offsets[-1] + 1, 2), np.uint64)

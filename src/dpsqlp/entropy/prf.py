@@ -1,8 +1,8 @@
-"""A keyed function of blocks: AES-256 through OpenSSL, in bulk.
+"""A pseudo-random function of 16-byte blocks: AES-256 through OpenSSL, in bulk.
 
-Messages of 16-byte blocks are authenticated by CBC-MAC, a pseudo-random function on prefix-free
-inputs. Callers see to prefix freedom: noise inputs have a fixed number of blocks, identifiers
-carry their length in the first block.
+Messages of several blocks use CBC-MAC, a pseudo-random function on prefix-free inputs. Callers
+ensure prefix freedom: noise inputs have a fixed number of blocks, identifiers have their length in
+the first block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]  # shape (n, 2): one 16-byte block a row, two little-endian words
+Array128 = NDArray[np.uint64]  # shape (n, 2): a block or id per row, as two little-endian words
 
 
 class Prf:
@@ -25,18 +25,18 @@ class Prf:
         self._algorithm = algorithms.AES(key)
         self._contexts = threading.local()
 
-    def encrypt(self, blocks: Words) -> Words:
+    def encrypt(self, blocks: Array128) -> Array128:
         """AES of every block."""
         copy = np.empty((len(blocks) + 1, 2), np.uint64)
         copy[:-1] = blocks
         return self.encrypt_in_place(copy)
 
-    def encrypt_in_place(self, blocks: Words) -> Words:
-        """AES of every block but the last, which is room that the cipher wants for itself."""
+    def encrypt_in_place(self, blocks: Array128) -> Array128:
+        """AES of every block except the last, which is space that OpenSSL requires."""
         try:
             context = self._contexts.blockwise
         except AttributeError:
-            # block by block, as a PRF: nothing is encrypted that is ever decrypted
+            # block by block, as a PRF: nothing is ever decrypted
             context = Cipher(self._algorithm, modes.ECB()).encryptor()  # noqa: S305
             self._contexts.blockwise = context
         flat = blocks.reshape(-1).view(np.uint8)

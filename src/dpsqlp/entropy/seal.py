@@ -1,18 +1,18 @@
-"""Files at rest, encrypted and authenticated: AES-256-GCM under a key that is the file's own.
+"""Encrypted and authenticated files: AES-256-GCM, with a key of its own for each file.
 
     seal  =  HMAC(K1; name, public part, SHA-256 of the contents)
     key   =  HMAC(K2; seal)
     file  =  seal, AES-256-GCM(key; contents), tag         associated data: name, public part
 
-K1 and K2 belong to one instance. GCM must never use a key and nonce for two texts: here another
-name or other contents have another seal, hence another key, so one nonce serves all. The same
-contents under the same name are the same bytes, as a retry needs. (AES-GCM-SIV would do the same;
-OpenSSL's is twenty times slower.)
+K1 and K2 belong to one instance. GCM must never use a key and nonce for two texts: another name or
+other contents have another seal, hence another key, so all files use one nonce. The same contents
+under the same name give the same bytes, as a retry needs. (AES-GCM-SIV would do the same; OpenSSL's
+is twenty times slower.)
 
 Privacy contract: without the secret a file shows its name, its size, its public part, and whether
-it is the same as another of its name. A changed byte, another name, another instance, another
-public part or a missing end is noticed. An older version of the same file is not: what vouches for
-a version is its seal, kept elsewhere.
+it equals another version of the same name. A changed byte, another name, another instance, another
+public part or truncation is detected. An older version of the same file is not: a version is
+authenticated by its seal, kept elsewhere (docs/proof.md, Lemma 26).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dpsqlp.entropy.secret import Secret
 SEAL_BYTES = 32
 _TAG_BYTES = 16
 _NONCE = bytes(12)
-_CHUNK_BYTES = 1 << 20  # of larger pieces the memory is fetched anew each time
+_CHUNK_BYTES = 1 << 20  # for larger pieces, memory is allocated anew each time
 
 Parts = Sequence[bytes | memoryview]
 
 
-class BrokenSeal(Exception):  # noqa: N818  a finding, which callers put into words
+class BrokenSeal(Exception):  # noqa: N818  callers turn it into an error message
     """The contents are not what was sealed under this name in this instance."""
 
 
@@ -50,7 +50,7 @@ class Sealer:
     def seal(
         self, name: str, parts: Parts, public: bytes = b""
     ) -> tuple[bytes, Iterator[bytes | memoryview]]:
-        """The seal of a file's contents, and the file: it is encrypted as it is read, once."""
+        """The seal of a file's contents, and the file, encrypted as the iterator is read."""
         digest = hashlib.sha256()
         for part in parts:
             digest.update(part)
@@ -79,7 +79,7 @@ class Sealer:
             raise BrokenSeal
         decryptor = Cipher(self._aes(bytes(seal)), modes.GCM(_NONCE, bytes(tag))).decryptor()
         decryptor.authenticate_additional_data(_associated(name, public))
-        pieces = range(0, len(body), _CHUNK_BYTES)  # other threads get their turn between them
+        pieces = range(0, len(body), _CHUNK_BYTES)  # other threads run in between
         contents = b"".join([decryptor.update(body[at : at + _CHUNK_BYTES]) for at in pieces])
         try:
             decryptor.finalize()
@@ -92,5 +92,5 @@ class Sealer:
 
 
 def _associated(name: str, public: bytes) -> bytes:
-    """What a file is bound to, injectively."""
+    """The associated data of a file, encoded injectively."""
     return len(name.encode()).to_bytes(4, "big") + name.encode() + public

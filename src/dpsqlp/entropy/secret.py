@@ -1,9 +1,9 @@
 """The secret, and every key that is derived from it.
 
-Privacy contract: the secret is 256 bits of operating-system entropy, made once per pipeline
+Privacy contract: the secret is 256 bits of operating-system entropy, drawn once per pipeline
 instance and never logged. Separate keys are derived for noise and identifiers, and for each plan
 and purpose, from an injective encoding of the context; so equal noise for two purposes, plans or
-instances would need a collision of HMAC-SHA256.
+instances would require a collision of HMAC-SHA256 (docs/proof.md, Lemma 21).
 
 This is the only module of the package that reads entropy.
 """
@@ -33,7 +33,7 @@ class Secret:
         if sizes != [SECRET_BYTES, INSTANCE_BYTES]:
             raise SecretError(
                 f"A secret has {SECRET_BYTES} bytes and an instance {INSTANCE_BYTES}; got"
-                f" {len(self.key)} and {len(self.instance)}. Use Secret.new(), or bytes."
+                f" {len(self.key)} and {len(self.instance)}. Use Secret.new(), or give bytes."
             )
 
     @classmethod
@@ -49,5 +49,5 @@ class Secret:
 
 
 def new_name() -> str:
-    """A name that nobody else has: 128 bits that are no secret."""
+    """A unique public name: 128 random bits."""
     return secrets.token_hex(16)

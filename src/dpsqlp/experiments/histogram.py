@@ -1,7 +1,7 @@
-"""How far a released histogram is from the truth.
+"""Errors of a released histogram against the true one.
 
-The truth counts every record that has a unit, before any bounding. A key that was never released
-counts 0. Under policy `threshold` a key's value is that of its last release.
+The true histogram counts every record with a unit, before any bounding. A key that was never
+released counts as 0. Under the policy `threshold` a key has the value of its last release.
 """
 
 from __future__ import annotations

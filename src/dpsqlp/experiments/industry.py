@@ -1,8 +1,8 @@
-"""The paper's two applications, on generated stand-ins for streams that are not public.
+"""The paper's two applications, on generated streams: the paper's own are not public.
 
 Shopping: page views of products, a unit is a user's day with one record, T = 150. The paper gives
 the selection's "equivalent threshold" at three epsilons. Here it is the plain threshold that would
-have kept as many keys at the end of the day. What is retained of the views depends on the stream.
+have kept as many keys at the end of the day. The share of views retained depends on the stream.
 
 Trends: search queries, a unit is a user and a query with one record, keys only, mu = 50, released
 every 15 minutes.
@@ -24,7 +24,7 @@ from dpsqlp.accounting import ContributionBounds
 from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.data import write_day, write_visits
 from dpsqlp.experiments.histogram import true_histogram
-from dpsqlp.experiments.replay import Ran, Report, replay, working_folder
+from dpsqlp.experiments.replay import ReportProgress, RunCost, replay, working_folder
 from dpsqlp.experiments.result import Result
 from dpsqlp.experiments.task import PRESETS, Options, Stream, plan_of, preset, script
 from dpsqlp.sql import compile_script
@@ -35,8 +35,8 @@ TRENDS_TRIGGERS, TRENDS_EPSILON, TRENDS_DELTA, TRENDS_MINIMUM = 96, 2.0, 1e-10, 
 _STAND_IN = "The stream is generated: the paper's is not public."
 
 
-def run_shopping(units: int, keys: int, seed: int, threads: int, report: Report) -> Result:
-    """Equivalent thresholds beside the paper's, and a day of views through the pipeline."""
+def run_shopping(units: int, keys: int, seed: int, threads: int, report: ReportProgress) -> Result:
+    """Equivalent thresholds next to the paper's, from a day of views through the pipeline."""
     rows = []
     with working_folder() as folder:
         report("writing the day", 0, 1)
@@ -46,9 +46,9 @@ def run_shopping(units: int, keys: int, seed: int, threads: int, report: Report)
         for epsilon, published in SHOPPING_PAPER.items():
             for name in PRESETS:
                 options = replace(preset(name, epsilon, SHOPPING_DELTA, 1), counts=False)
-                tell = partial(report, f"{name}, epsilon {epsilon:g}")
+                on_progress = partial(report, f"{name}, epsilon {epsilon:g}")
                 work = folder / f"{name}-{epsilon:g}"
-                released = _run(stream, options, SHOPPING_TRIGGERS, threads, work, tell)[1]
+                released = _run(stream, options, SHOPPING_TRIGGERS, threads, work, on_progress)[1]
                 rows.append(
                     {
                         "epsilon": epsilon,
@@ -71,8 +71,8 @@ def run_shopping(units: int, keys: int, seed: int, threads: int, report: Report)
     return Result("shopping", "shopping", settings, rows, [_STAND_IN])
 
 
-def run_trends(units: int, keys: int, seed: int, threads: int, report: Report) -> Result:
-    """Which queries are selected, of those that more than 50 users made."""
+def run_trends(units: int, keys: int, seed: int, threads: int, report: ReportProgress) -> Result:
+    """The selected queries among those that more than 50 users made."""
     options = Options(
         TRENDS_EPSILON,
         TRENDS_DELTA,
@@ -85,8 +85,8 @@ def run_trends(units: int, keys: int, seed: int, threads: int, report: Report) -
         report("writing the day", 0, 1)
         records = write_day(folder / "day", units, keys, TRENDS_TRIGGERS, seed)
         stream = Stream(f"{folder}/day/*.parquet", records)
-        tell = partial(report, "trends")
-        ran, released = _run(stream, options, TRENDS_TRIGGERS, threads, folder, tell)
+        on_progress = partial(report, "trends")
+        ran, released = _run(stream, options, TRENDS_TRIGGERS, threads, folder, on_progress)
         found = _found(stream, released)
         limits = thresholds(stream, options, TRENDS_TRIGGERS)
     settings: dict[str, Any] = {
@@ -111,7 +111,7 @@ def run_trends(units: int, keys: int, seed: int, threads: int, report: Report) -
 
 
 def equivalent_threshold(truth: pa.Table, keys: int) -> int | None:
-    """The true count that this many keys reach."""
+    """The largest true count that at least this many keys reach."""
     counts = np.sort(truth.column("n").to_numpy())[::-1]
     return int(counts[keys - 1]) if keys else None
 
@@ -130,12 +130,12 @@ def _run(
     triggers: int,
     threads: int,
     work: Path,
-    tell: subprocesses.Tell,
-) -> tuple[Ran, pa.Table]:
-    """Run a query of keys only; the keys it released."""
+    on_progress: subprocesses.OnProgress,
+) -> tuple[RunCost, pa.Table]:
+    """Run a query of keys only; returns its cost and the keys it released."""
     work.mkdir(exist_ok=True)
     ran = subprocesses.run_in_subprocess(
-        replay, stream, options, triggers, work, threads, tell=tell
+        replay, stream, options, triggers, work, threads, on_progress=on_progress
     )
     with duckdb.connect() as database:
         query = f"SELECT DISTINCT key FROM read_parquet('{work}/output/*.parquet')"
@@ -143,7 +143,7 @@ def _run(
 
 
 def _retained(truth: pa.Table, released: pa.Table) -> dict[str, float | None]:
-    """The share of views whose page is released: of all pages, of those with many views if any."""
+    """The share of views whose page was released, over all pages and over those with many views."""
     with duckdb.connect() as database:
         database.register("truth", truth)
         database.register("released", released)

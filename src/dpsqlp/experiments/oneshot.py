@@ -1,24 +1,24 @@
-"""The paper's baselines: one-shot differential privacy, again and again.
+"""The paper's baselines: one-shot differential privacy, repeated.
 
 One execution on bounded data (C records per unit) adds Gaussian noise to every key's number of
-records and releases what reaches a threshold. One unit moves the counts by up to C in all, so by
-up to C in l2; the threshold is such that the keys which one unit alone has are released with
-probability delta/2 in all, however it spreads its records; the noise has (epsilon, delta/2), by the
-exact Gaussian profile.
+records and releases the counts that reach a threshold. One unit moves the counts by up to C in
+total, so by up to C in l2. The keys of one unit alone are released with probability at most delta/2
+in total, however the unit spreads its records; the noise has (epsilon, delta/2), by the exact
+Gaussian profile.
 
 - `repeated` (baseline 1): an execution on all data so far at each of T triggers. Each is
-  (epsilon_0, delta_0)-DP, a black box as a batch tool is, and T of them are composed by the optimal
-  composition theorem of Kairouz, Oh and Viswanath (2017), delta_0 = delta/(2T). The last answer is
+  (epsilon_0, delta_0)-DP, a black box like a batch tool, and T of them are composed by the optimal
+  composition theorem of Kairouz, Oh and Viswanath (2017), delta_0 = delta/(2T). The last output is
   the result.
-- `incremental` (baseline 2): an execution on each micro-batch, answers added up. The C records
-  of a unit are bounded over all micro-batches together, so its shift is bounded over all of them as
-  in one execution and the budget is not split; the data is.
-- `repeated, improved`: baseline 1 better than the paper has it. Keys are selected by their number
-  of units, which one unit moves by sqrt(C) in l2, with noise of its own (epsilon/2 each; delta/3
-  for each noise and for the threshold), and the noise of T executions adds up in nu^2, as here,
+- `incremental` (baseline 2): an execution on each micro-batch, outputs added up. The C records of a
+  unit are bounded over all micro-batches together, so its shift is bounded as in one execution: the
+  data is split, the budget is not.
+- `repeated, improved`: baseline 1, improved over the paper. Keys are selected by their number of
+  units, which one unit moves by sqrt(C) in l2, with noise of its own (epsilon/2 each; delta/3 for
+  each noise and for the threshold), and T executions compose by adding nu^2, as in this package,
   instead of by the theorem for black boxes.
 
-Not covered: what the executions before the last one released; nobody scores it.
+Not covered: the outputs before the last execution, which are not scored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class OneShot:
 
     count_sigma: float
     threshold: float
-    selection_sigma: float | None = None  # of the number of units; None: the count selects
+    selection_sigma: float | None = (
+        None  # of the number of units; None: keys are selected by their count
+    )
 
 
 def one_shot(epsilon: float, delta: float, contributions: int) -> OneShot:
@@ -69,7 +71,7 @@ def improved(epsilon: float, delta: float, contributions: int, repeats: int) -> 
 
 
 def composed_delta(epsilon: float, each_epsilon: float, each_delta: float, folds: int) -> float:
-    """The delta of `folds` black boxes, each (each_epsilon, each_delta)-DP, at epsilon in all.
+    """The delta of `folds` black boxes, each (each_epsilon, each_delta)-DP, at epsilon in total.
 
     Kairouz, Oh and Viswanath, Theorem 3.3: the worst are randomised responses, so this is the
     hockey-stick divergence of two binomials.
@@ -123,11 +125,11 @@ class Bounded:
         )
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._database.close()
 
     def histogram(self, name: str, noise: OneShot, seed: int) -> pa.Table:
-        """(key, n): what a baseline has released in the end."""
+        """(key, n): the final release of a baseline."""
         batch = "batch" if name == "incremental" else "0 AS batch"
         counted = noise.selection_sigma is None
         spread = noise.count_sigma if noise.selection_sigma is None else noise.selection_sigma
@@ -140,11 +142,11 @@ class Bounded:
             ORDER BY key, batch
             """
         ).to_arrow_table()
-        dice = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
         counts = groups.column("records").to_numpy()
-        counts = counts + noise.count_sigma * dice.standard_normal(len(counts))
+        counts = counts + noise.count_sigma * rng.standard_normal(len(counts))
         units = groups.column("units").to_numpy()
-        deciding = counts if counted else units + spread * dice.standard_normal(len(units))
+        deciding = counts if counted else units + spread * rng.standard_normal(len(units))
         chosen = deciding >= noise.threshold
         groups, counts = groups.filter(pa.array(chosen)), counts[chosen]
         released = pa.table({"key": groups.column("key"), "n": counts})

@@ -1,4 +1,4 @@
-"""What the paper reports, to stand beside what was measured here."""
+"""Figures that the paper reports, for comparison."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ _METRICS = {"keys": "keys released", "l1": "ℓ1 error", "l2": "ℓ2 error"}
 
 
 def check_available() -> None:
-    """Refuse before anything runs if there is nothing to draw with."""
+    """Refuse to run without matplotlib."""
     if find_spec("matplotlib") is None:
         raise DpsqlpError(
-            "Plots need matplotlib, which is not installed. Run: pip install 'dpsqlp[experiments]',"
-            " or leave out the report."
+            "Plots need matplotlib, which is not installed. Run pip install 'dpsqlp[experiments]',"
+            " or leave out --report."
         )
 
 
@@ -55,7 +55,7 @@ def _save(figure: Figure, path: Path) -> Path:
 
 
 def _bars(results: Mapping[str, dict[str, Any]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """Plots that compare methods by accuracy: (label, figures) by name of the plot."""
+    """Plots that compare the accuracy of methods: (label, figures) by name of the plot."""
     plots: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for triggers in sorted({r["triggers"] for r in results.values() if "triggers" in r}):
         ours = days_of(results, triggers)

@@ -1,4 +1,4 @@
-"""Any file of user_id, key and ts: the presets and the baselines against its truth."""
+"""The presets and the baselines on any file of user_id, key and ts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import duckdb
 
 from dpsqlp.accounting import ContributionBounds, Spending
 from dpsqlp.experiments.histogram import true_histogram
-from dpsqlp.experiments.replay import Report, measure
+from dpsqlp.experiments.replay import ReportProgress, measure
 from dpsqlp.experiments.result import Result
 from dpsqlp.experiments.synthetic import baseline_rows
 from dpsqlp.experiments.task import PRESETS, preset, read_stream
 
 _SPAN = (
-    "The span of time was taken from the file, for this experiment's convenience. In production it"
-    " is public and chosen beforehand: else the data decides about time."
+    "The span of time was taken from the file, for the convenience of this experiment. In"
+    " production it must be public and chosen beforehand: otherwise the data decides about time."
 )
 
 
@@ -34,7 +34,7 @@ def run_real(
     selection_spending: Spending,
     seed: int,
     threads: int,
-    report: Report,
+    report: ReportProgress,
 ) -> Result:
     """Presets and baselines on a file; c, Cs, share and spending are those of `best`."""
     stream = read_stream(file)
@@ -52,8 +52,10 @@ def run_real(
     )
     rows = []
     for name, options in chosen.items():
-        tell = partial(report, name)
-        figures = measure(stream, options, triggers, truth, threads=threads, tell=tell)
+        on_progress = partial(report, name)
+        figures = measure(
+            stream, options, triggers, truth, threads=threads, on_progress=on_progress
+        )
         rows.append({"method": name, **figures})
     report("baselines", 0, 1)
     accuracy = ("keys", "linf", "l1", "l2")

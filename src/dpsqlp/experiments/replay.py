@@ -1,4 +1,4 @@
-"""A run of the whole system: files, the local engine with durable state, a Parquet sink."""
+"""A run of the whole system: files, the local engine with durable state, and a Parquet sink."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsqlp.engines.instance import create_instance, load_secret
+from dpsqlp.engines.instance import create_instance
 from dpsqlp.engines.script import open_engine
+from dpsqlp.engines.secret_file import load_secret
 from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.histogram import errors, last_releases
 from dpsqlp.experiments.task import SINK, Options, Stream, plan_of, script
@@ -21,12 +22,12 @@ from dpsqlp.sql import compile_script
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 
-Report = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+ReportProgress = Callable[[str, int, int], None]  # what is running; how much is done, of how much
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What a run took: from opening the state to letting go of it, loading kernels included."""
+class RunCost:
+    """Time and memory of a run, from opening the state to closing it, including loading kernels."""
 
     seconds: float
     trigger_seconds: tuple[float, ...]
@@ -39,12 +40,12 @@ def replay(
     triggers: int,
     work: Path,
     threads: int,
-    tell: subprocesses.Tell,
-) -> Ran:
+    on_progress: subprocesses.OnProgress,
+) -> RunCost:
     """Run a stream through the engine; releases go to `work`/output."""
     [sink] = compile_script(script(stream, options, triggers, work / "output")).sinks
     begin = time.perf_counter()
-    if options.published:  # under a name of its own: no run takes such a state for a private one
+    if options.published:  # with its own canonical form: no other run accepts this state
         named = f"{sink.query.normal_form} -- calibrated as published, which carries no promise"
         sink = replace(sink, query=replace(sink.query, normal_form=named))
         key = load_secret(work / "secret", storage_is_new=True)
@@ -60,10 +61,10 @@ def replay(
             before = time.perf_counter()
             engine.step()
             taken.append(time.perf_counter() - before)
-            tell(len(taken), triggers)
+            on_progress(len(taken), triggers)
     finally:
         engine.close()
-    return Ran(time.perf_counter() - begin, tuple(taken), subprocesses.peak_memory_bytes())
+    return RunCost(time.perf_counter() - begin, tuple(taken), subprocesses.peak_memory_bytes())
 
 
 def measure(
@@ -73,12 +74,12 @@ def measure(
     truth: pa.Table,
     *,
     threads: int = 2,
-    tell: subprocesses.Tell,
+    on_progress: subprocesses.OnProgress,
 ) -> dict[str, Any]:
-    """Run a stream in a process of its own; its accuracy, time and memory."""
+    """Run a stream in a process of its own; returns accuracy, time and memory."""
     with working_folder() as work:
         ran = subprocesses.run_in_subprocess(
-            replay, stream, options, triggers, work, threads, tell=tell
+            replay, stream, options, triggers, work, threads, on_progress=on_progress
         )
         figures = errors(truth, last_releases(work / "output"))
     return {
@@ -91,6 +92,6 @@ def measure(
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """A folder that is gone afterwards, however it ends."""
+    """A temporary folder, always removed at the end."""
     with tempfile.TemporaryDirectory(prefix="dpsqlp-experiment-") as folder:
         yield Path(folder)

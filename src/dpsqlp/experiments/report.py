@@ -1,4 +1,4 @@
-"""Results as pages: one result as HTML that stands by itself, all saved ones as Markdown."""
+"""Results as pages: one result as a self-contained HTML page, all saved results as Markdown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _METRICS = {"keys": "keys released", "linf": "ℓ∞", "l1": "ℓ1", "l2": "ℓ2
 
 
 def write_html(result: Result, folder: Path) -> Path:
-    """Write one result's plots and a page with all of it."""
+    """Write the plots of one result and its page."""
     body = json.loads(result.to_json())
     plots = draw({result.name: body}, folder)
     images = "".join(
@@ -49,7 +49,7 @@ def write_html(result: Result, folder: Path) -> Path:
 
 
 def write_results(folder: Path) -> Path:
-    """Write the page of all results saved in a folder, beside it, and their plots in it."""
+    """Write the page of all saved results next to their folder, and their plots into it."""
     results = read_results(folder)
     if not results:
         raise SourceError(f"{folder} has no results. Run experiments with --save {folder} first.")
@@ -57,10 +57,10 @@ def write_results(folder: Path) -> Path:
     plots = {path.stem: f"{folder.name}/{path.name}" for path in draw(results, folder)}
     parts = [
         "# Results\n\n"
-        "Made from JSON files that the experiments saved, never by hand; the commands are at the"
-        " end. Figures of dpsqlp are of the whole system: Parquet files in, durable state, Parquet"
-        " files out. Errors are against the true histogram before any bounding; a key that was not"
-        " released counts 0. What is measured how is in [experiments](experiments.md).\n",
+        "Generated from the JSON files that the experiments saved; the commands are at the end."
+        " Figures of dpsqlp are of the whole system: Parquet files in, durable state, Parquet files"
+        " out. Errors are against the true histogram before any bounding; a key that was not"
+        " released counts as 0. [Experiments](experiments.md) explains the measurements.\n",
         *_synthetic(results, plots),
         *_sweep(results, plots),
         *_shopping(results, plots),
@@ -88,7 +88,7 @@ def _size(result: Mapping[str, Any]) -> str:
 
 
 def _synthetic(results: Mapping[str, dict[str, Any]], plots: Mapping[str, str]) -> Iterator[str]:
-    """For each T: the paper, its setting here, our best, the ratio; then the baselines."""
+    """For each T: the paper's figures, the presets, the ratio; then the baselines."""
     days = _of(results, "synthetic") + _of(results, "baselines")
     if days:
         yield "## The paper's synthetic day\n"

@@ -1,4 +1,4 @@
-"""What an experiment found, as plain values: for a table, for JSON, for a report."""
+"""The result of an experiment as plain values, for a table, JSON or a report."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Result:
     """Settings and summary figures, then a row for each run, preset or size."""
 
     experiment: str
-    name: str  # of its file among the results
+    name: str  # of its file
     settings: dict[str, Any]
     rows: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
-    command: str = ""  # that repeats it
+    command: str = ""  # repeats the experiment
 
     def to_json(self) -> str:
-        """Everything, the settings at the top, and what it was made with."""
+        """The whole result, the settings first, and the versions used."""
         body = {
             "experiment": self.experiment,
             "name": self.name,
@@ -39,7 +39,7 @@ class Result:
         return json.dumps(body, indent=2) + "\n"
 
     def save(self, folder: Path) -> Path:
-        """Write it among the results."""
+        """Write the result to a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
         path.write_text(self.to_json(), encoding="utf-8")
@@ -59,12 +59,12 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
         try:
             results[path.stem] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            raise SourceError(f"{path} is no JSON. Write it again with --save.") from None
+            raise SourceError(f"{path} is not JSON. Write it again with --save.") from None
     return results
 
 
 def days_of(results: Mapping[str, dict[str, Any]], triggers: int) -> dict[str, dict[str, Any]]:
-    """The synthetic results with this many triggers by preset; of several sizes, the largest."""
+    """The synthetic results with this many triggers, by preset; only those of the largest day."""
     days = [
         result
         for result in results.values()

@@ -1,8 +1,8 @@
-"""What a trigger costs: by records in its micro-batch, by shards, by keys in state.
+"""The time of a trigger by records in its micro-batch, by shards and by keys in state.
 
 Every figure is the median trigger of a whole run (files in, durable state, files out). Keys are
-uniform, as in the paper's largest test, and few are ever released. A table of keys is filled with a
-record of a new unit for each key, so the bytes per key are those of a key and a unit with a record.
+uniform, as in the paper's largest test, and few are ever released. The state is filled with one
+record of a new unit per key, so the bytes per key include a unit with one record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.data import START_US, write_part
-from dpsqlp.experiments.replay import Report, replay, working_folder
+from dpsqlp.experiments.replay import ReportProgress, replay, working_folder
 from dpsqlp.experiments.result import Result
 from dpsqlp.experiments.task import CONTRIBUTIONS, Stream, preset
 
@@ -29,7 +29,7 @@ _FILL_MAX = 10**6  # records of a trigger that fills the table
 _SECOND_US = 10**6
 
 
-def run_scale(keys: int, records: int, seed: int, threads: int, report: Report) -> Result:
+def run_scale(keys: int, records: int, seed: int, threads: int, report: ReportProgress) -> Result:
     """Latency up to `records` in a micro-batch and `keys` in state."""
     rows = []
     for share in (8, 4, 2, 1):
@@ -40,7 +40,7 @@ def run_scale(keys: int, records: int, seed: int, threads: int, report: Report) 
         row = _run([], records, keys, seed, shards, partial(report, f"{shards} shards"))
         rows.append({"by": "shards", "records": records, "keys_in_state": None, **row})
     touched = max(records // 10, 1)
-    chunk = min(_FILL_MAX, keys // 16)  # of one size, so that its memory is the same for all
+    chunk = min(_FILL_MAX, keys // 16)  # one size for all runs, so that its memory is the same
     for share in (16, 4, 2, 1):
         size = keys // share
         fill = [min(chunk, size - begin) for begin in range(0, size, chunk)]
@@ -52,7 +52,7 @@ def run_scale(keys: int, records: int, seed: int, threads: int, report: Report) 
 
 
 def extrapolate(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What lines through these figures say of the paper's largest test, on one machine."""
+    """Linear extrapolation of these figures to the paper's largest test, on one machine."""
     by_keys = [row for row in rows if row["by"] == "keys"]
     size = np.array([row["keys_in_state"] for row in by_keys], float)
     slope, base = np.polyfit(size, [row["trigger_seconds"] for row in by_keys], 1)
@@ -72,9 +72,9 @@ def extrapolate(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def in_words(beyond: dict[str, Any]) -> str:
     """The extrapolation as a sentence."""
     return (
-        f"Extrapolated in a straight line to the paper's {PAPER_KEYS:,} keys: a key and its unit"
+        f"Extrapolated linearly to the paper's {PAPER_KEYS:,} keys: a key and its unit"
         f" take {beyond['bytes_per_key']:,.0f} bytes,"
-        f" {beyond['memory_bytes_at_paper_keys'] / 2**30:,.0f} GiB in all; a trigger that touches"
+        f" {beyond['memory_bytes_at_paper_keys'] / 2**30:,.0f} GiB in total; a trigger that touches"
         f" {beyond['touched']:,} keys takes {beyond['trigger_seconds_at_paper_keys']:,.2f} s; the"
         f" {PAPER_RECORDS:,} records take {beyond['hours_for_paper_records']:,.1f} hours on this"
         " machine, if it had the memory. The paper: 306 s for a micro-batch of 1 GB on 5,500"
@@ -83,10 +83,15 @@ def in_words(beyond: dict[str, Any]) -> str:
 
 
 def _run(
-    fill: list[int], size: int, keys: int, seed: int, threads: int, tell: subprocesses.Tell
+    fill: list[int],
+    size: int,
+    keys: int,
+    seed: int,
+    threads: int,
+    on_progress: subprocesses.OnProgress,
 ) -> dict[str, Any]:
     """Fill the table in triggers of these sizes, then measure triggers of `size` records."""
-    triggers = len(fill) + 1 + _MEASURED  # the first of a size is not measured: kernels load
+    triggers = len(fill) + 1 + _MEASURED  # the first one of a size also loads kernels: not measured
     with working_folder() as work:
         _write(work / "stream", fill, size, keys, seed)
         stream = Stream(
@@ -96,7 +101,7 @@ def _run(
         )
         options = preset("best", EPSILON, DELTA, CONTRIBUTIONS)
         ran = subprocesses.run_in_subprocess(
-            replay, stream, options, triggers, work, threads, tell=tell
+            replay, stream, options, triggers, work, threads, on_progress=on_progress
         )
     seconds = median(ran.trigger_seconds[-_MEASURED:])
     return {
@@ -108,15 +113,15 @@ def _run(
 
 
 def _write(folder: Path, fill: list[int], size: int, keys: int, seed: int) -> None:
-    """A file for each trigger, a second long."""
-    dice = np.random.default_rng(seed)
+    """Write one file per trigger; triggers are a second apart."""
+    rng = np.random.default_rng(seed)
     begin = 0
     for number, records in enumerate(fill + [size] * (1 + _MEASURED)):
         if number < len(fill):
             key = unit = np.arange(begin, begin + records)
             begin += records
         else:
-            key = dice.integers(0, keys, records)
-            unit = dice.integers(0, max(10 * size, begin), records)
+            key = rng.integers(0, keys, records)
+            unit = rng.integers(0, max(10 * size, begin), records)
         times = START_US + number * _SECOND_US + np.arange(records) * _SECOND_US // max(records, 1)
         write_part(folder, number, unit, key, times)

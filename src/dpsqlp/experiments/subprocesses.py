@@ -1,4 +1,4 @@
-"""Work in a process of its own, so that its memory is its own. Ctrl-C ends it with its parent."""
+"""Run work in a new process, to measure its memory. Ctrl-C ends it with its parent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from dpsqlp.errors import DpsqlpError
 
-Tell = Callable[[int, int], None]  # how much is done, of how much
+OnProgress = Callable[[int, int], None]  # how much is done, of how much
 T = TypeVar("T")
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
-def run_in_subprocess(work: Callable[..., T], *arguments: Any, tell: Tell) -> T:
-    """What `work(*arguments, tell)` returns, run in a new process."""
+def run_in_subprocess(work: Callable[..., T], *arguments: Any, on_progress: OnProgress) -> T:
+    """Run `work(*arguments, on_progress)` in a new process and return its result."""
     here, there = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_child, args=(there, work, arguments), daemon=True)
     process.start()
@@ -29,12 +29,12 @@ def run_in_subprocess(work: Callable[..., T], *arguments: Any, tell: Tell) -> T:
                 return value  # type: ignore[no-any-return]
             if kind == "refused":
                 raise DpsqlpError(value)
-            tell(*value)
+            on_progress(*value)
     except EOFError:
         process.join()
         raise DpsqlpError(
-            f"A run ended by itself with code {process.exitcode}. Code -9 is often a lack of"
-            " memory: try fewer units or keys."
+            f"A run ended unexpectedly with exit code {process.exitcode}. Code -9 often means too"
+            " little memory: try fewer units or keys."
         ) from None
     finally:
         process.terminate()
@@ -42,9 +42,9 @@ def run_in_subprocess(work: Callable[..., T], *arguments: Any, tell: Tell) -> T:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory this process has had.
+    """The peak memory of this process.
 
-    Not `ru_maxrss`: that begins with what the parent had when it started this process.
+    `ru_maxrss` would include the parent's memory at the time it started this process.
     """
     status = Path("/proc/self/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
@@ -52,7 +52,7 @@ def peak_memory_bytes() -> int:
 
 
 def _child(there: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     try:
         there.send(("done", work(*arguments, lambda *done: there.send(("told", done)))))
     except DpsqlpError as error:

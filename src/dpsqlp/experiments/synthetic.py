@@ -12,12 +12,12 @@ from typing import Any
 from dpsqlp.experiments.data import write_day
 from dpsqlp.experiments.histogram import errors, true_histogram
 from dpsqlp.experiments.oneshot import Bounded, budgets
-from dpsqlp.experiments.replay import Report, measure, working_folder
+from dpsqlp.experiments.replay import ReportProgress, measure, working_folder
 from dpsqlp.experiments.result import Result
 from dpsqlp.experiments.task import CONTRIBUTIONS, PresetName, Stream, preset
 
 EPSILON, DELTA = 6.0, 1e-9  # the paper's budget
-_FILES = 100  # the same day whatever the triggers, and no thousand files to open at each of them
+_FILES = 100  # independent of the triggers; each trigger opens all of them
 _MEANS = ("keys", "linf", "l1", "l2", "seconds", "records_per_second", "peak_memory_bytes")
 
 
@@ -31,7 +31,7 @@ class Day:
     seed: int
 
     def describe(self, records: int) -> dict[str, Any]:
-        """For a result."""
+        """The settings of a result."""
         return {
             "units": self.units,
             "key_space": self.keys,
@@ -44,23 +44,27 @@ class Day:
 
 
 @contextmanager
-def written(day: Day, report: Report) -> Iterator[Stream]:
-    """The day on disk."""
+def written(day: Day, report: ReportProgress) -> Iterator[Stream]:
+    """Write the day to a temporary folder."""
     with working_folder() as folder:
         report("writing the day", 0, 1)
         records = write_day(folder, day.units, day.keys, _FILES, day.seed)
         yield Stream(f"{folder}/*.parquet", records)
 
 
-def run_synthetic(day: Day, name: PresetName, runs: int, threads: int, report: Report) -> Result:
-    """Run a preset over the day, several times with fresh noise; figures are means."""
+def run_synthetic(
+    day: Day, name: PresetName, runs: int, threads: int, report: ReportProgress
+) -> Result:
+    """Run a preset over the day several times, with new noise; figures are means."""
     options = preset(name, EPSILON, DELTA, CONTRIBUTIONS)
     rows = []
     with written(day, report) as stream:
         truth = true_histogram(stream)
         for run in range(1, runs + 1):
-            tell = partial(report, f"{name}, run {run} of {runs}")
-            figures = measure(stream, options, day.triggers, truth, threads=threads, tell=tell)
+            on_progress = partial(report, f"{name}, run {run} of {runs}")
+            figures = measure(
+                stream, options, day.triggers, truth, threads=threads, on_progress=on_progress
+            )
             rows.append({"run": run, **figures})
     settings = {
         "preset": name,
@@ -89,7 +93,7 @@ def baseline_rows(
     return rows
 
 
-def run_baselines(day: Day, report: Report) -> Result:
+def run_baselines(day: Day, report: ReportProgress) -> Result:
     """The baselines on the day, at the paper's budget and contributions."""
     with written(day, report) as stream:
         report("grouping", 0, 1)
@@ -99,7 +103,7 @@ def run_baselines(day: Day, report: Report) -> Result:
 
 
 def run_sweep(
-    day: Day, name: PresetName, contributions: Sequence[int], threads: int, report: Report
+    day: Day, name: PresetName, contributions: Sequence[int], threads: int, report: ReportProgress
 ) -> Result:
     """A preset over the day at each contribution limit C."""
     rows = []
@@ -107,8 +111,10 @@ def run_sweep(
         truth = true_histogram(stream)
         for limit in contributions:
             options = preset(name, EPSILON, DELTA, limit)
-            tell = partial(report, f"{name}, C = {limit}")
-            figures = measure(stream, options, day.triggers, truth, threads=threads, tell=tell)
+            on_progress = partial(report, f"{name}, C = {limit}")
+            figures = measure(
+                stream, options, day.triggers, truth, threads=threads, on_progress=on_progress
+            )
             rows.append({"C": limit, **figures})
     settings = {"preset": name, **day.describe(stream.records)}
     return Result("sweep", f"sweep-{name}-{day.triggers}", settings, rows)

@@ -1,4 +1,4 @@
-"""Results as tables of text: for the screen, for HTML, for Markdown."""
+"""Results as tables of text, for the terminal, HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _HEADS = {
 
 
 def cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """The heads and the texts of a table; what a row lacks is a dash."""
+    """The column titles and the texts of a table; a missing value is a dash."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     heads = [_HEADS.get(name, name.replace("_", " ")) for name in names]
     return heads, [[figure(name, row.get(name)) for name in names] for row in rows]
 
 
 def figure(name: str, value: Any) -> str:
-    """A value as text, in a unit that suits its name."""
+    """A value as text, with the unit that its name implies."""
     if value is None:
         return "–"
     if isinstance(value, str):
@@ -48,7 +48,7 @@ def figure(name: str, value: Any) -> str:
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, the first column to the left."""
+    """A table in Markdown, its first column left-aligned."""
     rule = ["---", *["---:"] * (len(heads) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [list(heads), rule, *rows]) + "\n"
 

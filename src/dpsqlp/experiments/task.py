@@ -1,14 +1,14 @@
-"""What is run: a stream of files, and a query over it with one of the presets' options.
+"""The task of a run: a stream of files, and a query over it with the options of a preset.
 
 Presets:
 
 - `paper`: the paper's mechanism and its calibration (`accounting.paper_calibration`), which carries
   no promise; C = c = Cs.
 - `tree`: the paper's mechanism, policy and caps under this package's accounting.
-- `best`: options tuned for the synthetic day. A unit seldom meets a key twice and hardly ever three
-  times, so c = 2 loses next to nothing and divides the noise of counts by sqrt(C / 2). Two votes of
-  a unit suffice to find the keys, since those that are out take none. What counts is the histogram
-  at the end of the day, so thresholds are lowest there: `late`.
+- `best`: options tuned for the synthetic day. A unit rarely has a key twice and almost never three
+  times, so c = 2 loses almost nothing and divides the noise of counts by sqrt(C / 2). Two votes per
+  unit are enough to find the keys, since selected keys take none. Errors are measured at the end of
+  the day, so thresholds are lowest there: `late`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dpsqlp.experiments.data import DAY_US, START_US
 from dpsqlp.plan import Plan
 from dpsqlp.sql import make_plan
 from dpsqlp.sql.query import MechanismName, Query
+from dpsqlp.sql.quoting import quote_text
 
 PresetName = Literal["paper", "tree", "best"]
 PRESETS: tuple[PresetName, ...] = ("paper", "tree", "best")
@@ -36,7 +37,7 @@ SINK = "counts"
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Parquet files of user_id, key and ts, and the public span of time they are replayed in."""
+    """Parquet files of user_id, key and ts, with the public span of time of their replay."""
 
     files: str  # a pattern
     records: int
@@ -47,8 +48,8 @@ class Stream:
 
     @property
     def rows(self) -> str:
-        """The records that have a unit, as a relation of DuckDB."""
-        files = f"read_parquet({_text(self.files)})"
+        """The records with a unit, as a DuckDB relation."""
+        files = f"read_parquet({quote_text(self.files)})"
         return f"(SELECT user_id, key, ts::TIMESTAMP AS ts FROM {files} WHERE user_id IS NOT NULL)"
 
 
@@ -66,10 +67,10 @@ class Options:
     minimum: int = 0  # [mu]
     unit: str = "user_id"
     counts: bool = True  # else keys only
-    published: bool = False  # the paper's calibration in place of ours
+    published: bool = False  # with the paper's calibration
 
     def describe(self) -> dict[str, Any]:
-        """For a result: the names of the mathematics."""
+        """The settings of a result, by their mathematical names."""
         return {
             "mechanism": self.mechanism,
             "release": self.release,
@@ -94,14 +95,14 @@ def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -
 
 
 def script(stream: Stream, options: Options, triggers: int, output: Path) -> str:
-    """The SQL of a run: the whole stream is one window, cut into triggers of equal length."""
+    """The SQL of a run: the whole stream is one window, with triggers at equal intervals."""
     interval = -(-stream.span_us // triggers)
     start = datetime(1970, 1, 1) + timedelta(microseconds=stream.start_us)
     caps = options.caps
     return f"""
 CREATE SOURCE stream (user_id {stream.user_type}, key {stream.key_type}, ts TIMESTAMP)
-  WITH (connector = 'files', path = {_text(stream.files)});
-CREATE SINK {SINK} WITH (connector = 'parquet', path = {_text(str(output))}) AS
+  WITH (connector = 'files', path = {quote_text(stream.files)});
+CREATE SINK {SINK} WITH (connector = 'parquet', path = {quote_text(str(output))}) AS
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (epsilon = {options.epsilon!r}, delta = {options.delta!r},
            privacy_unit_column = {options.unit}, timestamp_column = ts,
@@ -119,7 +120,7 @@ EMIT EVERY INTERVAL {interval} MICROSECOND
 
 
 def plan_of(query: Query, options: Options) -> Plan:
-    """The plan of a run's query, with the paper's calibration where the preset says so."""
+    """The plan of a run's query, with the paper's calibration if the options ask for it."""
     plan = make_plan(query)
     if not options.published:
         return plan
@@ -135,8 +136,8 @@ def plan_of(query: Query, options: Options) -> Plan:
 
 
 def read_stream(file: Path) -> Stream:
-    """A file of user_id, key and ts. Its span comes from the data, which only an experiment may."""
-    rows = f"read_parquet({_text(escape(str(file)))})"
+    """A file of user_id, key and ts. Taking its span from the data is only for experiments."""
+    rows = f"read_parquet({quote_text(escape(str(file)))})"
     with duckdb.connect() as database:
         try:
             columns = database.sql(f"DESCRIBE FROM {rows}").fetchall()
@@ -161,7 +162,3 @@ def read_stream(file: Path) -> Stream:
         user_type=types["user_id"],
         key_type=types["key"],
     )
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""Continual sums: sensitivity, variance and noise paths of a fixed number of triggers."""
+"""Continual sums over a fixed number of triggers: sensitivity, variance and noise paths."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a continual-sum mechanism offers.
+"""The contract of a continual-sum mechanism.
 
 A mechanism over T triggers is a causal factorisation A = B E of the prefix-sum matrix A. The
 release at trigger i is `total(i) + sigma * xi(i)` with xi = B z and z standard normal. xi never
-depends on data, so it can be evaluated ahead of time and continued from a saved state.
+depends on data, so it can be evaluated in advance and continued from a saved state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Mechanism(Protocol):
 
     @property
     def sensitivity(self) -> float:
-        """[s] the longest column of E."""
+        """[s], the length of the longest column of E."""
 
     @property
     def variance(self) -> FloatArray:
@@ -33,10 +33,10 @@ class Mechanism(Protocol):
 
     @property
     def state_size(self) -> int:
-        """How many numbers continue a path; all zero before trigger 1."""
+        """How many numbers a path continues from; all zero before trigger 1."""
 
-    def draws(self, index: IntArray) -> IntArray:
-        """How many normals the triggers 1..index use, for each index in 0..T."""
+    def draws(self, step: IntArray) -> IntArray:
+        """How many normals steps 1..step use, for each step in 0..T."""
 
     def walk(
         self,
@@ -51,9 +51,9 @@ class Mechanism(Protocol):
 
         Row r has been evaluated up to trigger `start[r]` and is continued by
         `out_offsets[r + 1] - out_offsets[r]` triggers: xi is written to `out` there, `state[r]` is
-        moved on in place. `normals[normal_offsets[r] : normal_offsets[r + 1]]` are the draws
+        updated in place. `normals[normal_offsets[r] : normal_offsets[r + 1]]` are the draws
         number `draws(start[r])` up to (not including) `draws(stop[r])` of that path.
         """
 
     def parameters(self) -> dict[str, Any]:
-        """All that rebuilds the mechanism bit for bit; stored with the plan, never refitted."""
+        """Numbers that rebuild the mechanism bit for bit; stored with the plan, never refitted."""

@@ -1,22 +1,24 @@
-"""Buffered linear Toeplitz: near-optimal noise for continual sums from a few numbers of state.
+"""Buffered linear Toeplitz (BLT): near-optimal noise for continual sums with little state.
 
 Implements the BLT mechanism of Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024. E is lower
 triangular Toeplitz with coefficients e_0 = 1, e_k = sum_m theta_m decay_m^(k-1), and B = A E^-1.
-A path solves E w = z and sums up: xi = cumsum(w). The parameters minimise s b(T), the deviation of
-the last and worst release at equal privacy; A^(1/2), the best Toeplitz factor, is the yardstick.
+A path solves E w = z and adds up: xi = cumsum(w). The parameters minimise s b(T), the deviation of
+the last and worst release at equal privacy; they are compared with A^(1/2), the best Toeplitz
+factor.
 
 Deviation: theta and decay are free and fitted with closed forms for s and b(T), instead of being
 built from a rational approximation.
 
 Privacy contract: one contribution of size 1 at any trigger moves E x by at most `sensitivity`, the
-length of E's first column (the others are shifted and cut off, so shorter). Who adds more is
-bounded before (stages) and charged (accounting). Gaussian noise and causal E: inputs may be chosen
-from earlier outputs (Denisov et al. 2022). A path that would go past trigger T is refused.
-Any parameters give the same privacy; a bad fit costs accuracy alone. A fit is stored with
-the plan and never repeated for a running pipeline: other digits would be other noise.
+length of E's first column (the others are shifted and truncated, so not longer). Larger
+contributions are bounded by earlier stages and charged by accounting. The noise is Gaussian and E
+is causal, so inputs may depend on earlier outputs (Denisov et al. 2022; docs/proof.md, Lemmas 9 and
+10). A path that would go past trigger T is refused. Any parameters give the same privacy; a bad fit
+costs only accuracy. A fit is stored with the plan and never repeated for a running pipeline: other
+digits would be other noise.
 
 Not covered: the draws themselves (entropy), sigma (accounting), rounding (stages). Float error is
-not damped: paths are off by up to some 2^-52 sqrt(T) b(i), which accounting must charge.
+not damped: paths are off by up to about 2^-52 sqrt(T) b(i), which accounting must charge.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from dpsqlp.errors import PlanError, TriggerError
 from dpsqlp.mechanisms.base import FloatArray, IntArray
 
 _BUFFERS_MAX = 6
-_EXCESS = 1.002  # over A^(1/2): below it, more buffers cost more time than they save noise
+_EXCESS = 1.002  # over A^(1/2): below it, more buffers cost more time than the noise they save
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Blt:
     variance: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no BLT or blows up, and evaluate s and b^2 once."""
+        """Refuse parameters of no BLT, or with infinite noise, and evaluate s and b^2 once."""
         if self.triggers < 1:
             raise PlanError(f"A mechanism needs at least one trigger; got {self.triggers}.")
         if (
@@ -88,9 +90,9 @@ class Blt:
         """The buffers and xi."""
         return len(self.theta) + 1
 
-    def draws(self, index: IntArray) -> IntArray:
+    def draws(self, step: IntArray) -> IntArray:
         """One per trigger."""
-        return index.copy()
+        return step.copy()
 
     def walk(
         self,
@@ -219,8 +221,8 @@ def _walk(
         if normal_offsets[row + 1] - normal_offsets[row] != length:
             return False
 
-    # Each step waits for the one before, so four rows run in turn; a row that ends makes room for
-    # the next one.
+    # Each step depends on the one before, so four rows are interleaved. When a row ends, the next
+    # one takes its lane.
     lane_row = np.empty(4, np.int64)
     lane_normal = np.empty(4, np.int64)
     lane_out = np.empty(4, np.int64)

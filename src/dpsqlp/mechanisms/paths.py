@@ -1,7 +1,7 @@
 """Evaluate noise paths of many keys, a cache-sized chunk at a time.
 
-A path is sigma-free: xi of one (purpose, key, window, round). It depends on public numbers only,
-so it may be evaluated ahead of time, thrown away and evaluated again.
+A path is xi of one (purpose, key, window, round), at sigma = 1. It does not depend on data, so it
+may be evaluated in advance, discarded and evaluated again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpsqlp.entropy.noise import Noise
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.mechanisms.base import FloatArray, IntArray, Mechanism
 
 _CHUNK_DRAWS = 1 << 14  # 256 KiB of blocks: they stay in the second-level cache
@@ -21,15 +21,15 @@ _CHUNK_ROWS_MIN = 8  # blt interleaves rows
 def paths(
     mechanism: Mechanism,
     noise: Noise,
-    seeds: Words,
+    seeds: Array128,
     start: IntArray,
     stop: IntArray,
     state: FloatArray,
 ) -> Iterator[tuple[slice, FloatArray, IntArray]]:
-    """Continue row r's path from trigger start[r] to stop[r] >= start[r], moving `state` on.
+    """Continue row r's path from trigger start[r] to stop[r] >= start[r], updating `state`.
 
-    Yields (rows, xi, offsets): xi of triggers start + 1 .. stop of the chunk's row number k stands
-    at xi[offsets[k] : offsets[k + 1]].
+    Yields (rows, xi, offsets): xi of triggers start + 1 .. stop of the chunk's row k is
+    xi[offsets[k] : offsets[k + 1]].
     """
     first, last = mechanism.draws(start), mechanism.draws(stop)
     ends = np.cumsum(last - first + 1)
@@ -51,7 +51,7 @@ def paths(
 def path_ends(
     mechanism: Mechanism,
     noise: Noise,
-    seeds: Words,
+    seeds: Array128,
     start: IntArray,
     stop: IntArray,
     state: FloatArray,

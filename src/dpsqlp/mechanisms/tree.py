@@ -6,13 +6,14 @@ estimate is the inverse-variance mean of its own draw and the sum of its childre
 for a node of kappa = h + 1 levels has variance 1 / (2 (1 - 2^-kappa)). xi(i) is the sum of the
 estimates of the disjoint nodes that make up 1..i.
 
-Deviation: the root is never drawn. No prefix but T = 2^h would use it, and there the sum of its two
-children stands in; every trigger is then covered by one node less.
+Deviation: the root has no draw. Only the prefix T = 2^h would use it, and there the sum of its two
+children is used instead; every trigger is then covered by one node less.
 
 Privacy contract: one contribution of size 1 at any trigger moves E x by at most `sensitivity`,
-the square root of the number of heights. Who adds more is bounded before (stages) and charged
-(accounting). Gaussian noise and causal E: inputs may be chosen from earlier outputs (Denisov et
-al. 2022). A path that would go past trigger T is refused.
+the square root of the number of heights. Larger contributions are bounded by earlier stages and
+charged by accounting. The noise is Gaussian and E is causal, so inputs may depend on earlier
+outputs (Denisov et al. 2022; docs/proof.md, Lemmas 9 and 10). A path that would go past trigger T
+is refused.
 
 Not covered: the draws themselves (entropy), sigma (accounting), rounding (stages).
 """
@@ -33,7 +34,8 @@ from dpsqlp.mechanisms.base import FloatArray, IntArray
 @dataclass(frozen=True, slots=True)
 class Tree:
     """A binary tree over T triggers. The state is the estimate of the pending left node of each
-    height, 0 where none is pending."""
+    height, 0 where none is pending.
+    """
 
     triggers: int
     sensitivity: float = field(init=False, compare=False)
@@ -44,11 +46,11 @@ class Tree:
         if self.triggers < 1:
             raise PlanError(f"A mechanism needs at least one trigger; got {self.triggers}.")
         variance = np.zeros(self.triggers)
-        index = np.arange(1, self.triggers + 1)
+        step = np.arange(1, self.triggers + 1)
         for height in range(self.state_size):
             # At T = 2^h there is no node of height h: two of height h - 1 make up the prefix.
             last = height == self.state_size - 1
-            nodes = index >> height if last else index >> height & 1
+            nodes = step >> height if last else step >> height & 1
             variance += nodes / (2 * (1 - 2.0 ** -(height + 1)))
         variance.flags.writeable = False
         object.__setattr__(self, "sensitivity", math.sqrt(self.state_size))
@@ -59,11 +61,11 @@ class Tree:
         """The number of heights, max(1, ceil(log2 T))."""
         return max(1, (self.triggers - 1).bit_length())
 
-    def draws(self, index: IntArray) -> IntArray:
-        """The nodes that triggers 1..index complete."""
-        total = np.zeros_like(index)
+    def draws(self, step: IntArray) -> IntArray:
+        """The nodes that steps 1..step complete."""
+        total = np.zeros_like(step)
         for height in range(self.state_size):
-            total += index >> height
+            total += step >> height
         return total
 
     def walk(
@@ -90,10 +92,10 @@ class Tree:
 
 
 @numba.njit(nogil=True, cache=True)
-def _draws(heights: int, index: int) -> int:
+def _draws(heights: int, step: int) -> int:
     total = 0
     for height in range(heights):
-        total += index >> height
+        total += step >> height
     return total
 
 
@@ -127,7 +129,7 @@ def _walk(
     for height in range(heights):
         own[height] = 2.0**height / (2.0 ** (height + 1) - 1)
         below[height] = (2.0**height - 1) / (2.0 ** (height + 1) - 1)
-    # prefix[h] is the sum of the pending estimates of height >= h, always added up from above, so
+    # prefix[h] is the sum of the pending estimates of height >= h, always added from the top, so
     # that a path continued from its state adds the same numbers in the same order.
     prefix = np.zeros(heights + 1)
     for row in range(rows):
@@ -135,13 +137,13 @@ def _walk(
         for height in range(heights - 1, -1, -1):
             prefix[height] = prefix[height + 1] + pending[height]
         draw = normal_offsets[row]
-        index = start[row]
+        step = start[row]
         for position in range(out_offsets[row], out_offsets[row + 1]):
-            index += 1
+            step += 1
             estimate = normals[draw]
             draw += 1
             height = 0
-            while height + 1 < heights and not index >> height & 1:  # a right child completes
+            while height + 1 < heights and not step >> height & 1:  # a right child completes
                 children = pending[height] + estimate
                 pending[height] = 0.0
                 height += 1

@@ -1,1 +1,1 @@
-"""Where releases go. A release given again for the same trigger is left as it is."""
+"""Sinks: where releases are published. A published trigger is never replaced."""

@@ -1,10 +1,9 @@
-"""A Kafka topic: one message a released row, one transaction a trigger.
+"""A Kafka topic: one message per released row, one transaction per trigger.
 
-Each transaction also writes a marker, the pipeline, its trigger and a digest of the release, to a
-topic of its own. At a
-restart the last marker says whether the last release is already out, so that readers of committed
-messages see every release exactly once. A message's key is the row's window and group, so a
-compacted topic keeps the current values.
+Each transaction also writes a marker to a topic of its own: the pipeline, its trigger and the
+release's digest. After a restart the last marker tells whether the last release was published, so
+that consumers of committed messages see every release exactly once. A message's key is the row's
+window and group, so that a compacted topic keeps the current values.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ import pyarrow as pa
 
 from dpsqlp.clients.kafka import Kafka, Reader, Transactions
 from dpsqlp.errors import SinkError, UnavailableError
-from dpsqlp.sinks.base import Published, Sink, json_lines, release_digest
+from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.formats import to_json_lines
+from dpsqlp.sinks.published import Published, release_digest
 from dpsqlp.sql.query import OptionValue
 
 
@@ -34,19 +35,19 @@ class KafkaSink(Sink):
         self._published: Published | None = None
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
-        """Whose releases they are."""
+        """Name the pipeline and the key columns. Nothing is connected yet."""
         self._pipeline, self._keys = pipeline, list(keys)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
-        """Publish a release in one transaction, unless it is out."""
+        """Publish a release in one transaction, unless it was published."""
         published = Published(trigger, release_digest(release))
         try:
-            transactions = self._begin()
+            transactions = self._connected()
             last = self._published
             if last is not None and last.has(trigger, published.digest, "Kafka"):
                 return
             marker = json.dumps({**asdict(published), "rows": release.num_rows}).encode()
-            keys = lines(release.select(["window_start", "window_end", *self._keys]))
+            keys = _json_objects(release.select(["window_start", "window_end", *self._keys]))
             messages = zip(keys, self._values(release), strict=True)
             transactions.write(
                 [(self._topic, key, value) for key, value in messages]
@@ -54,11 +55,11 @@ class KafkaSink(Sink):
             )
             self._published = published
         except BaseException:
-            self.close()  # what became of the transaction is read from the markers
+            self.close()  # the markers will tell whether the transaction was committed
             raise
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connections."""
         if self._transactions is not None:
             self._transactions.close()
             self._transactions = None
@@ -66,8 +67,8 @@ class KafkaSink(Sink):
             self._kafka.close()
             self._kafka = None
 
-    def _begin(self) -> Transactions:
-        """A connection; at its start, the last release that is out."""
+    def _connected(self) -> Transactions:
+        """The producer. A new one first reads the last published release from the markers."""
         if self._transactions is None:
             kafka = self._kafka = Kafka(self._options, SinkError)
             kafka.create(self._topic, -1, {})
@@ -78,10 +79,10 @@ class KafkaSink(Sink):
         return self._transactions
 
     def _last_marker(self, kafka: Kafka) -> Published | None:
-        """The last release that is out. An open transaction may hide it, and is waited for."""
+        """The last published release. An open transaction may hide it, and is waited for."""
         topic = kafka.topic(self._markers)
-        if topic is None:  # made a moment ago
-            raise UnavailableError(f"The topic {self._markers} is not yet there.")
+        if topic is None:  # created a moment ago
+            raise UnavailableError(f"The topic {self._markers} does not exist yet.")
         firsts = kafka.offsets(topic, end=False)
         ends = kafka.offsets(topic, end=True, committed=False)
         reader = Reader(kafka)
@@ -92,8 +93,8 @@ class KafkaSink(Sink):
                 raise
             raise UnavailableError(
                 f"A transaction on {topic.name} is open, so it is not known whether the last"
-                " release is out. It is waited for; `kafka-transactions.sh find-hanging` shows one"
-                " that a broker has left behind. Nothing is lost."
+                " release was published. The sink waits for it; `kafka-transactions.sh"
+                " find-hanging` finds a transaction that was left behind. Nothing is lost."
             ) from None
         finally:
             reader.close()
@@ -104,12 +105,12 @@ class KafkaSink(Sink):
 
     def _values(self, release: pa.Table) -> list[bytes]:
         if self._options.get("format", "json") == "json":
-            return lines(release)
+            return _json_objects(release)
         from dpsqlp.clients.avro import Encoder
 
         return Encoder(self._options, self._topic)(release)
 
 
-def lines(release: pa.Table) -> list[bytes]:
+def _json_objects(release: pa.Table) -> list[bytes]:
     """A JSON object for each row."""
-    return json_lines(release).splitlines()
+    return to_json_lines(release).splitlines()

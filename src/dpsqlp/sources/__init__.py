@@ -1,1 +1,1 @@
-"""Where records come from: exact ranges that can be read again."""
+"""Sources of records: exact offset ranges that can be read again."""

@@ -1,4 +1,4 @@
-"""Avro values as records: each by itself, by the schema it was written with."""
+"""Avro values as records: each value is decoded by itself, with the schema that wrote it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.clients.avro import Schemas, arrow_type, decode, fields
-from dpsqlp.sources.base import quoted, try_cast
+from dpsqlp.sources.columns import try_cast
 from dpsqlp.sources.fit import fitted
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.quoting import quote_identifier
 
 
 class AvroDecoder:
-    """Fields by name; a field of another type than its column's, or none, is null."""
+    """Decodes fields by name. A field that is missing or of another type is null."""
 
     def __init__(self, source: SourceDef, schema: pa.Schema, schemas: Schemas) -> None:
         self._source = source
@@ -25,17 +26,17 @@ class AvroDecoder:
         self._database = connect(config={"threads": 1})
 
     def named(self, values: list[bytes]) -> set[int]:
-        """The schemas that values name."""
+        """The ids of the schemas that values name."""
         return self._schemas.named(values)
 
     def known(self, numbers: Collection[int]) -> set[int]:
-        """The schemas there are."""
+        """The ids of the schemas that the registry has."""
         return self._schemas.known(numbers)
 
     def __call__(
         self, values: list[bytes], known: Collection[int] = ()
     ) -> tuple[pa.Table, list[int]]:
-        """The records of known schemas, and the places of what cannot be read."""
+        """The records of known schemas, and the indices of values that cannot be decoded."""
         bad: list[int] = []
         groups: dict[int, tuple[Any, list[Any]]] = {}  # by the schema's identity
         for place, part in enumerate(self._schemas.split(values, known)):
@@ -55,12 +56,12 @@ class AvroDecoder:
             field = known.get(name.lower())
             columns[name] = _column(field, records) if field else pa.nulls(len(records))
         self._database.register("records", pa.table(columns))
-        query = f"SELECT {try_cast(self._source.columns, quoted)} FROM records"
+        query = f"SELECT {try_cast(self._source.columns, quote_identifier)} FROM records"
         return self._database.sql(query).to_arrow_table().cast(self._schema)
 
 
 def _column(field: Any, records: list[Any]) -> pa.Array:
-    """One field of all records; a text where it has no single type."""
+    """One field of all records; as text if the field has no single type."""
     kind = arrow_type(field["type"])
     values = [record[field["name"]] for record in records]
     if kind is None or kind == pa.string():

@@ -1,34 +1,25 @@
-"""What an engine asks of a source.
+"""The contract between an engine and a source.
 
 Privacy contract: a source hands out records by the clock alone. `cut` may not count records, look
-at their timestamps, or stop early; what it returns describes an exact range, is made durable before
-the trigger runs, and reads the same records when it is read again. A value that cannot be read as
-its column's type is null, never an error.
+at their timestamps, or stop early; it returns an exact range, which is made durable before the
+trigger runs and gives the same records whenever it is read. A value that cannot be read as its
+column's type is null, never an error.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import duckdb
-import pyarrow as pa
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sql.query import SourceDef
-from dpsqlp.state.storage import Storage
+from dpsqlp.state.offsets import Offset, OffsetRange
 
-BATCH_BYTES_MAX = 6 << 30
-_SPOOL = "spool/"
-_MOMENT = re.compile(r"(TIMESTAMP|DATETIME)[A-Z_ ]*", re.I)
-_FIRST = "TIMESTAMP '290309-12-22 (BC) 00:00:00'"  # DuckDB's first, after minus infinity
-_TEXT = re.compile(
-    r"(TEXT|VARCHAR|STRING|CHAR|BPCHAR|NVARCHAR)( *\(\d+\))?", re.I
-)  # DuckDB's names
+OffsetT = TypeVar("OffsetT", bound=Offset)
+RangeT = TypeVar("RangeT", bound=OffsetRange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,160 +27,67 @@ class GridTime:
     """When a source is cut, and for which trigger."""
 
     trigger: int
-    time: int  # microseconds: what arrives later belongs to later triggers
+    time: int  # microseconds: records that arrive later belong to later triggers
     seconds_left: float  # until the next trigger is due
 
 
-class Source(Protocol):
-    """Records of one CREATE SOURCE. `cut` and `read` raise UnavailableError if a server is away,
-    and can then be called again. They are called in two threads, so that neither waits for the
-    other.
+class Source(Protocol[OffsetT, RangeT]):
+    """Records of one CREATE SOURCE. Offsets and ranges are JSON.
+
+    `cut` and `read` raise UnavailableError if a server is away, and can then be called again. They
+    are called in two threads, so that neither waits for the other.
     """
 
-    # Values so far that are no records: for the operator alone, never published.
+    # Values so far that could not be decoded: for the operator alone, never published.
     undecodable: int = 0
-    # Whether it knows when each record arrived: then a cut that is late is as good as one in time.
+    # Whether the source knows when each record arrived: then a late cut is as good as a timely one.
     keeps_arrival_times: bool = False
-    # Whether a cut has had the last records that there will be.
+    # Whether a cut has taken the last records that there will be.
     exhausted: bool = False
 
     def folders(self) -> list[str]:
-        """What the database may read itself."""
+        """The folders that the database may read itself."""
         return []
 
     @abstractmethod
-    def begin(self) -> Any:
-        """The position before the first trigger, as JSON."""
+    def initial_offset(self) -> OffsetT:
+        """The offset before the first trigger."""
 
     @abstractmethod
-    def cut(self, position: Any, at: GridTime) -> Any:
-        """The range from a position to what has arrived by now, as JSON."""
+    def cut(self, offset: OffsetT, at: GridTime) -> RangeT:
+        """The range from an offset to the records that have arrived by now."""
 
-    def replay(self, position: Any, span: tuple[int, int]) -> Any:
-        """The range of an event-time span, as JSON; of finished history alone."""
+    def replay(self, offset: OffsetT, span: tuple[int, int]) -> RangeT:
+        """The range of an event-time span; of finished history alone."""
         raise SourceError("Only files can be replayed on event time.")
 
-    def complete(self, records: Any) -> Any:
-        """A range with what else decides how it is read; made durable before it is read."""
-        return records
+    def complete(self, offsets: RangeT) -> RangeT:
+        """A range with all that decides how it is read; called before the range is durable."""
+        return offsets
 
     @abstractmethod
-    def after(self, position: Any, records: Any) -> Any:
-        """The position after a range."""
+    def next_offset(self, offset: OffsetT, offsets: RangeT | None) -> OffsetT:
+        """The offset after a range; the same offset if a trigger has none."""
 
     @abstractmethod
-    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+    def read(self, offsets: RangeT | None, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
 
-    def leave_behind(self, records: Any, names: Collection[str]) -> tuple[Any, list[str]]:
-        """A range without some of its inputs, which count as read; and those that it had."""
-        return records, []
+    def leave_behind(self, offsets: RangeT, names: Collection[str]) -> tuple[RangeT, list[str]]:
+        """A range without the named inputs, which count as read; and the inputs that it had."""
+        return offsets, []
 
-    def named(self, records: Any) -> str:
-        """What a range is read from, for a message; empty if that needs no name."""
+    def describe(self, offsets: RangeT | None) -> str:
+        """The inputs of a range, for a message; empty if they have no names."""
         return ""
 
-    def forget(self, records: Any) -> None:
-        """The trigger is committed; what was kept to read the range again may go."""
+    def acknowledge(self, offsets: RangeT | None) -> None:
+        """The trigger is committed: copies kept to read its range again may be deleted."""
         return
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         return
 
 
-def declared_schema(source: SourceDef) -> pa.Schema:
-    """The source's columns as Arrow has them."""
-    with duckdb.connect() as database:
-        query = f"SELECT {try_cast(source.columns, lambda _: 'NULL')} WHERE false"
-        return database.sql(query).to_arrow_table().schema
-
-
-def check_size(size: int) -> int:
-    """Refuse the records of a trigger if they would not fit the memory."""
-    if size > BATCH_BYTES_MAX:
-        raise SourceError(
-            f"The records of one trigger take more than {BATCH_BYTES_MAX >> 30} GiB. They cannot be"
-            " split by count: emit more often, or leave out what the query does not need. Nothing"
-            " is lost; the trigger has not run."
-        )
-    return size
-
-
-def spool(storage: Storage, trigger: int, suffix: str, parts: Sequence[bytes]) -> dict[str, Any]:
-    """Keep records that cannot be read twice; returns their range."""
-    name = f"{_SPOOL}{trigger}.{suffix}"
-    storage.put(name, parts)
-    return {"spool": name}
-
-
-def sweep_spools(storage: Storage, waiting: Collection[Any]) -> None:
-    """Delete the spools that a crash left, except those of ranges still to be read."""
-    kept = {records.get("spool") for records in waiting if isinstance(records, dict)}
-    for name in storage.list():
-        if name.startswith(_SPOOL) and name not in kept:
-            storage.delete(name)
-
-
-def quoted(name: str) -> str:
-    """A quoted identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def text(value: str) -> str:
-    """A text literal."""
-    return "'" + value.replace("'", "''") + "'"
-
-
-def try_cast(
-    columns: Sequence[tuple[str, str]], value: Callable[[str], str], spanned: str | None = None
-) -> str:
-    """A select list of the source's columns, null where a value has another type.
-
-    Not checked is the range of the column that is `spanned`, of which the reader keeps a part.
-    """
-    return ", ".join(
-        f"{try_one(value(name), kind, checked=name != spanned)} AS {quoted(name)}"
-        for name, kind in columns
-    )
-
-
-def try_one(value: str, kind: str, *, checked: bool = True) -> str:
-    """An expression as a type, null where its value has another.
-
-    A number is the same text whatever type its column has, which may depend on other records: one
-    null makes a column of integers one of floats where pandas has written it. Binary files can have
-    times out of range, on which DuckDB stops, TRY or not, when they become text.
-    """
-    cast = f"TRY_CAST({value} AS {kind})"
-    if _MOMENT.fullmatch(kind) and checked:
-        moment = f"TRY_CAST({value} AS TIMESTAMP)"
-        return f"CASE WHEN {moment} >= {_FIRST} OR {moment} = '-infinity' THEN {cast} END"
-    if kind.upper() == "TIME":
-        return f"CASE WHEN {cast} BETWEEN '00:00:00' AND '24:00:00' THEN {cast} END"
-    if _TEXT.fullmatch(kind):
-        return (
-            f"CASE WHEN typeof({value}) IN ('FLOAT', 'DOUBLE')"
-            f" THEN regexp_replace({cast}, '[.]0$', '') ELSE {cast} END"
-        )
-    return cast
-
-
-def show(database: duckdb.DuckDBPyConnection, source: SourceDef, table: pa.Table) -> None:
-    """Make records a relation of the source's name, with its types: Arrow has none for JSON."""
-    if not any("JSON" in kind.upper() for _, kind in source.columns):
-        database.register(source.name, table)
-        return
-    stored = f"{source.name} as read"
-    database.register(stored, table)
-    casts = [f"TRY_CAST({quoted(n)} AS {kind}) AS {quoted(n)}" for n, kind in source.columns]
-    database.execute(
-        f"CREATE OR REPLACE TEMP VIEW {quoted(source.name)} AS SELECT {', '.join(casts)}"
-        f" FROM {quoted(stored)}"
-    )
-
-
-def json_columns(columns: Sequence[tuple[str, str]]) -> str:
-    """The same from the JSON objects in a column `line`; lines that are none are all null."""
-    structure = text(json.dumps(dict(columns)))
-    return f"unnest(json_transform(TRY_CAST(line AS JSON), {structure}))"
+AnySource = Source[Any, Any]  # an engine passes offsets on, and never looks into them

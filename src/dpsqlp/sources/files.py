@@ -1,14 +1,14 @@
 """Parquet, CSV and JSON Lines files: a fixed set, or a folder that grows (`follow = true`).
 
 A file must be complete when it appears under its name (write elsewhere, then rename). Names and
-folders that begin with a dot or underscore, and names that end like a half-written file, are passed
-over. Which files a trigger reads is decided by their names when it is due; one that cannot be used
-then, or that changes after the trigger has begun, stops it.
+folders that begin with a dot or underscore, and names that end like a half-written file, are
+skipped. The files of a trigger, with their sizes and times of change, are decided when it is due. A
+file that cannot be used, or that changes afterwards, stops the trigger.
 
-Privacy contract: each line, and each row of a Parquet file, is read by itself. What cannot be read
-is null; nothing is guessed from the contents of a file, and no record can hide another or stop a
-run. That is why CSV has a comma (a tab in .tsv), double quotes, a first line with the names, and no
-line breaks within quotes: there, one unit's quote could swallow the rows of others.
+Privacy contract: each line, and each row of a Parquet file, is read by itself. A value that cannot
+be read is null; nothing is guessed from the contents of a file, and no record can hide another or
+stop a run. So CSV has a comma (a tab in .tsv), double quotes, a first line with the names, and no
+line breaks within quotes: with them, one unit's quote could swallow the rows of others.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ from glob import escape, glob, has_magic
 from itertools import groupby, takewhile
 from os.path import abspath, isdir, realpath
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.base import GridTime, Source, json_columns, quoted, try_cast
-from dpsqlp.sources.base import text as _text
+from dpsqlp.sources.base import GridTime, Source
+from dpsqlp.sources.columns import json_columns, try_cast
 from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.quoting import quote_identifier, quote_text
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON = (".json", ".jsonl", ".ndjson")
 _SUFFIXES = (".parquet", *_DELIMITERS, *_JSON)
 _PER_MILLISECOND = {"milliseconds": 1, "microseconds": 10**3, "nanoseconds": 10**6}
 _NAMED = 10  # files in a message
-# Below the folder of the pattern: hidden names and folders, and files that are being written.
-_PASSED_OVER = re.compile(r"/[._]|\.(tmp|part|partial|writing|inprogress)$")
-# Lines as they are: a line that is too long or no UTF-8 is left out, one with chr(1) is cut there.
-# The end is named: were it guessed, from CR LF, a spare CR would go to the next line.
+_GONE = (-1, -1)  # size and time of change of a file that is not there
+# Below the pattern's folder: hidden names and folders, and files that are being written.
+_SKIPPED = re.compile(r"/[._]|\.(tmp|part|partial|writing|inprogress)$")
+# Whole lines: a line that is too long or not UTF-8 is left out, a line with chr(1) ends there. The
+# line end is named: if DuckDB guessed CR LF, a spare CR would go to the next line.
 _LINES = (
     "read_csv({files}, columns = {{'line': 'VARCHAR'}}, auto_detect = false, delim = '\x01',"
     " quote = '', escape = '', header = {header}, ignore_errors = true, strict_mode = false,"
     " new_line = '\\n') WHERE line <> ''"
 )
-# One of them is a value of nearly every type: a cast that DuckDB does not have stops on it.
+# Nearly every type has one of these values: a cast that DuckDB lacks fails on it.
 _EXAMPLES = (
     "1",
     "2024-01-01 00:00:00",
@@ -58,15 +60,30 @@ _EXAMPLES = (
     "[]",
     "00000000-0000-0000-0000-000000000001",
 )
-Shape = tuple[str, tuple[str, ...]]  # suffix, and what tells one layout from another
-File = tuple[str, int, int]  # name, size, time of change
+Shape = tuple[str, tuple[str, ...]]  # suffix and columns
+File = tuple[str, int, int]  # name, size, time of change; a list in JSON
 
 
-class FileSource(Source):
+class FileOffset(TypedDict, total=False):
+    """The names of the files taken so far; on event time all files, fixed at the first trigger."""
+
+    taken: list[str]
+    files: list[File]
+
+
+class FileRange(TypedDict):
+    """Files as they were when the trigger was due; on event time the records of a span of them."""
+
+    files: list[File]
+    left_behind: NotRequired[list[str]]  # names of files that count as read
+    span: NotRequired[tuple[int, int]]
+
+
+class FileSource(Source[FileOffset, FileRange]):
     """Files matched by the pattern `path`."""
 
     def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
-        """`timestamp` is the column that is the event time, if it is one of the source's own."""
+        """`timestamp` is the event-time column, if it is a column of the source."""
         self._source = source
         self._timestamp = timestamp
         self._follow = bool(source.options.get("follow", False))
@@ -81,73 +98,78 @@ class FileSource(Source):
     def folders(self) -> list[str]:
         """The folder above the first wildcard of the pattern."""
         folder = str(self._folder())
-        return sorted({folder, escape(folder)})  # as it is, and as it is asked for
+        return sorted({folder, escape(folder)})  # as it is, and as DuckDB asks for it
 
-    def begin(self) -> Any:
-        """No file has been taken; on event time all of them are, now and for good."""
+    def initial_offset(self) -> FileOffset:
+        """No file has been taken."""
         return {"taken": []}
 
-    def cut(self, position: Any, at: GridTime) -> Any:
-        """The names of the files that have come since. Nothing is opened: a cut has to be quick."""
-        taken = set(_position(position)["taken"])
-        if self._follow:
-            return {"names": self._listed(taken)}
-        return {"names": [] if taken else self._all()}
+    def cut(self, offset: FileOffset, at: GridTime) -> FileRange:
+        """The files that have come since, as they are now: a file that changes before its trigger
+        reads it is refused. No file is opened, since a cut has to be quick.
+        """
+        taken = set(_checked(offset)["taken"])
+        names = self._listed(taken) if self._follow else [] if taken else self._all()
+        return {"files": [_identify(name) for name in names], "left_behind": []}
 
-    def replay(self, position: Any, span: tuple[int, int]) -> Any:
+    def replay(self, offset: FileOffset, span: tuple[int, int]) -> FileRange:
         """An event-time span of the files there were at the first trigger."""
-        known = _position(position)
-        files = known["files"] if "files" in known else self._identified(self._all())
-        return {"files": files, "span": list(span)}
-
-    def complete(self, records: Any) -> Any:
-        """With size and time of change of each file; refused if one cannot be used."""
-        if "names" not in records:
-            return records
-        left_behind = records.get("left_behind", [])
-        return {"files": self._identified(records["names"]), "left_behind": left_behind}
-
-    def after(self, position: Any, records: Any) -> Any:
-        """The position after a range."""
-        if records is None:
-            return position
-        if "span" in records:
-            return {"files": records["files"]}
-        return {"taken": sorted({*position["taken"], *_names(records)})}
-
-    def leave_behind(self, records: Any, names: Collection[str]) -> tuple[Any, list[str]]:
-        """A range without some of its files; on event time later spans are without them too."""
-        paths = {path: name for name in names for path in (abspath(name), realpath(name))}
-        left = [name for name in _names(records) if name in paths]
-        kept = {"left_behind": [*records.get("left_behind", []), *left]}
-        if "names" in records:
-            kept["names"] = [name for name in records["names"] if name not in left]
-        else:
-            kept["files"] = [file for file in records["files"] if file[0] not in left]
-        return {**records, **kept}, [paths[name] for name in left]
-
-    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
-        """Make the range's records a view of the source's name."""
-        files: list[File] = [] if records is None else [tuple(file) for file in records["files"]]
+        if "files" in _checked(offset):
+            return {"files": offset["files"], "span": span}
+        files = [_identify(name) for name in self._all()]
         for file in files:
-            check_unchanged(file)
+            self._check_usable(file)
+        return {"files": files, "span": span}
+
+    def complete(self, offsets: FileRange) -> FileRange:
+        """The same range, refused if one of its files has changed or cannot be used."""
+        if "span" not in offsets:
+            for file in _files(offsets):
+                self._check_usable(file)
+        return offsets
+
+    def next_offset(self, offset: FileOffset, offsets: FileRange | None) -> FileOffset:
+        """The offset after a range."""
+        if offsets is None:
+            return offset
+        if "span" in offsets:
+            return {"files": offsets["files"]}
+        return {"taken": sorted({*offset["taken"], *_names(offsets)})}
+
+    def leave_behind(
+        self, offsets: FileRange, names: Collection[str]
+    ) -> tuple[FileRange, list[str]]:
+        """A range without the named files; on event time later spans are without them too."""
+        paths = {path: name for name in names for path in (abspath(name), realpath(name))}
+        left = [name for name in _names(offsets) if name in paths]
+        kept: FileRange = {
+            **offsets,
+            "files": [file for file in offsets["files"] if file[0] not in left],
+            "left_behind": [*offsets.get("left_behind", []), *left],
+        }
+        return kept, [paths[name] for name in left]
+
+    def read(self, offsets: FileRange | None, database: duckdb.DuckDBPyConnection) -> None:
+        """Make the range's records a view of the source's name."""
+        files = unchanged_files(offsets)
         where, spanned = "", None
-        if records is not None and "span" in records and self._timestamp is not None:
-            low, high = records["span"]
+        if offsets is not None and "span" in offsets and self._timestamp is not None:
+            low, high = offsets["span"]
             files = [file for file in files if self._has_times_in(file, low, high)]
-            spanned, column = self._timestamp, quoted(self._timestamp)
+            spanned, column = self._timestamp, quote_identifier(self._timestamp)
             where = (
                 f" WHERE {column} >= make_timestamp({int(low)})"
                 f" AND {column} < make_timestamp({int(high)})"
             )
         rows = " UNION ALL ".join(self._relations(files, spanned))
         database.execute(
-            f"CREATE OR REPLACE TEMP VIEW {quoted(self._source.name)} AS FROM ({rows}){where}"
+            f"CREATE OR REPLACE TEMP VIEW {quote_identifier(self._source.name)}"
+            f" AS FROM ({rows}){where}"
         )
 
-    def named(self, records: Any) -> str:
+    def describe(self, offsets: FileRange | None) -> str:
         """The files of a range, for a message."""
-        names = [file[0] for file in (records or {}).get("files", ())]
+        names = [file[0] for file in _files(offsets)]
         more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
         return ", ".join(names[:_NAMED] + more)
 
@@ -155,17 +177,17 @@ class FileSource(Source):
         return self._base if self._base.is_dir() else self._base.parent
 
     def _all(self) -> list[str]:
-        """The names of all the files there will be."""
+        """The names of a fixed set of files."""
         found = self._listed(set())
         if not found:
             raise SourceError(
-                f"No file matches {self._pattern}. Correct the path of {self._source.name}; where"
-                " files are to come, say follow = true. Nothing was run."
+                f"No file matches {self._pattern}. Correct the path of {self._source.name}; if"
+                " files are still to come, set follow = true. Nothing was run."
             )
         return found
 
     def _listed(self, taken: set[str]) -> list[str]:
-        """The names that match, but for those taken and half-written ones, in order."""
+        """The names that match, in order, without those taken and half-written files."""
         if not has_magic(str(self._source.options["path"])) and self._base.is_dir():
             raise SourceError(
                 f"{self._base} is a folder. Name the files of {self._source.name} by a pattern,"
@@ -175,35 +197,36 @@ class FileSource(Source):
         return sorted(
             name
             for name in set(glob(self._pattern, recursive=True)) - taken
-            if not _PASSED_OVER.search(name, base) and not isdir(name)
+            if not _SKIPPED.search(name, base) and not isdir(name)
         )
 
-    def _identified(self, names: Sequence[str]) -> list[list[Any]]:
-        """Name, size and time of change of files; refused if one cannot be used."""
-        found = []
-        for path in map(Path, names):
-            try:
-                self._check_place(path)
-                status = path.stat()
-                file = (str(path), status.st_size, status.st_mtime_ns)
-                self._shape(file)
-            except FileNotFoundError:
-                raise _unusable(str(path), "has vanished") from None
-            found.append(list(file))
-        return found
+    def _check_usable(self, file: File) -> None:
+        """Refuse a file that is not as it was when it was listed, or that cannot be read."""
+        self._check_place(Path(file[0]))
+        found = _identify(file[0])
+        if found[1:] == _GONE:
+            raise _unusable(file[0], "has vanished")
+        if found != file:
+            raise _unusable(file[0], "has changed since its trigger was due")
+        try:
+            self._shape(file)
+        except FileNotFoundError:
+            raise _unusable(file[0], "has vanished") from None
 
     def _check_place(self, path: Path) -> None:
-        """Refuse what the database could not open."""
+        """Refuse a file that the database could not open."""
         name = os.fsencode(path).decode(errors="replace")
         if name != str(path):
-            raise _unusable(name, "has a name that is no UTF-8")
+            raise _unusable(name, "has a name that is not UTF-8")
         if not path.resolve().is_relative_to(self._folder().resolve()):
-            raise _unusable(name, f"is a link out of {self._folder()}, where alone files are read")
+            raise _unusable(
+                name, f"is a link out of {self._folder()}, the only folder that is read"
+            )
 
     def _shape(self, file: File) -> Shape:
-        """How to read a file; refused, before it is taken, if it lacks a column."""
+        """The layout of a file; refused if it lacks a column."""
         if file not in self._shapes:
-            shape, names = _look(Path(file[0]))
+            shape, names = _find_layout(Path(file[0]))
             known = {name.lower() for name in names or ()}
             missing = [name for name, _ in self._source.columns if name.lower() not in known]
             if names is not None and missing:
@@ -217,7 +240,7 @@ class FileSource(Source):
                         f" TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * {name})",
                     )
             if shape[0] == ".parquet" and shape not in self._layouts:
-                for name, has, kind in _never(file[0], self._source.columns):
+                for name, has, kind in _impossible_casts(file[0], self._source.columns):
                     raise _unusable(
                         file[0],
                         f"has {has} in {name}, which is declared {kind} and would be null on every"
@@ -228,22 +251,24 @@ class FileSource(Source):
         return self._shapes[file]
 
     def _has_times_in(self, file: File, low: int, high: int) -> bool:
-        """Whether records of this span can be in a file; only Parquet files say what they have."""
+        """Whether a file can have records of this span; only Parquet files tell."""
         if file not in self._times:
             self._times[file] = _times(Path(file[0]), str(self._timestamp))
         first, last = self._times[file]
         return first < high and last >= low
 
     def _relations(self, files: list[File], spanned: str | None) -> list[str]:
-        """A relation of the source's columns for each layout, so that none decides for another."""
+        """A relation of the source's columns for each layout, so that no file affects another."""
         columns = self._source.columns
         relations = [f"SELECT {try_cast(columns, lambda _: 'NULL')} WHERE false"]
         in_order = sorted(files, key=lambda file: (self._shape(file), file))
         for (suffix, names), members in groupby(in_order, key=self._shape):
-            listed = ", ".join(_text(escape(file[0])) for file in members)
+            listed = ", ".join(quote_text(escape(file[0])) for file in members)
             if suffix == ".parquet":
                 rows = f"read_parquet([{listed}], hive_partitioning = false)"
-                relations.append(f"SELECT {try_cast(columns, quoted, spanned)} FROM {rows}")
+                relations.append(
+                    f"SELECT {try_cast(columns, quote_identifier, spanned)} FROM {rows}"
+                )
             elif suffix in _JSON:
                 rows = _LINES.format(files=f"[{listed}]", header="false")
                 relations.append(f"SELECT {json_columns(columns)} FROM {rows}")
@@ -256,8 +281,8 @@ class FileSource(Source):
         return relations
 
 
-def _look(path: Path) -> tuple[Shape, list[str] | None]:
-    """A file's layout, and its columns where they are the same for all its rows."""
+def _find_layout(path: Path) -> tuple[Shape, list[str] | None]:
+    """A file's layout, and its columns if all rows have the same ones."""
     suffix = path.suffix
     if suffix == ".parquet":
         try:
@@ -265,7 +290,7 @@ def _look(path: Path) -> tuple[Shape, list[str] | None]:
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError):
-            raise _unusable(str(path), "is no complete Parquet file") from None
+            raise _unusable(str(path), "is not a complete Parquet file") from None
         return (suffix, tuple(f"{field.name} {field.type}" for field in schema)), schema.names
     if suffix in _DELIMITERS:
         with path.open("rb") as file:
@@ -277,22 +302,24 @@ def _look(path: Path) -> tuple[Shape, list[str] | None]:
         return (suffix, tuple(names)), names
     if suffix in _JSON:
         return (suffix, ()), None
-    raise _unusable(str(path), f"ends in none of {', '.join(sorted(_SUFFIXES))}")
+    raise _unusable(str(path), f"has another suffix than {', '.join(sorted(_SUFFIXES))}")
 
 
-def _never(path: str, columns: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
-    """Columns of a Parquet file that cannot become their declared types, whatever is in them."""
+def _impossible_casts(
+    path: str, columns: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str, str]]:
+    """Columns of a Parquet file whose type has no cast to the declared one."""
     with duckdb.connect() as database:
         try:
             described = database.execute(
-                f"DESCRIBE FROM read_parquet({_text(escape(path))}, hive_partitioning = false)"
+                f"DESCRIBE FROM read_parquet({quote_text(escape(path))}, hive_partitioning = false)"
             ).fetchall()
         except duckdb.Error:
-            raise _unusable(path, "is no Parquet file that the database reads") from None
+            raise _unusable(path, "is not a Parquet file that DuckDB can read") from None
         types = {row[0].lower(): row[1] for row in reversed(described)}
         for name, kind in columns:
             has = types.get(name.lower(), kind)
-            tried = (f"TRY_CAST({_text(value)} AS {has})" for value in _EXAMPLES)
+            tried = (f"TRY_CAST({quote_text(value)} AS {has})" for value in _EXAMPLES)
             try:
                 database.execute(f"SELECT CAST(COALESCE({', '.join(tried)}) AS {kind}) IS NULL")
             except duckdb.Error as problem:
@@ -310,14 +337,14 @@ def _has_integers(shape: Shape, column: str) -> bool:
 
 
 def _times(path: Path, column: str) -> tuple[float, float]:
-    """The first and the last time in a column, in microseconds; without end if not known."""
+    """The first and the last time in a column, in microseconds; infinite if not known."""
     unknown = (-math.inf, math.inf)
     if path.suffix != ".parquet":
         return unknown
     metadata = pq.read_metadata(path)
     names = [name.lower() for name in metadata.schema.to_arrow_schema().names]
     place = names.index(column.lower())
-    if metadata.num_columns != len(names):  # nested columns have places of their own
+    if metadata.num_columns != len(names):  # nested columns have indices of their own
         return unknown
     unit = json.loads(metadata.schema.column(place).logical_type.to_json()).get("timeUnit")
     if unit not in _PER_MILLISECOND:
@@ -327,7 +354,7 @@ def _times(path: Path, column: str) -> tuple[float, float]:
         statistics = metadata.row_group(group).column(place).statistics
         if statistics is None or not statistics.has_min_max:
             return unknown
-        # Whole numbers: a datetime ends at the year 9999, and no record may stop a run.
+        # Integers: a datetime ends at the year 9999, and no record may stop a run.
         low, high = (
             edge * _PER_MILLISECOND["microseconds"] // _PER_MILLISECOND[unit]
             for edge in (statistics.min_raw, statistics.max_raw)
@@ -336,56 +363,75 @@ def _times(path: Path, column: str) -> tuple[float, float]:
     return first, last
 
 
-def _position(position: Any) -> dict[str, Any]:
-    """A position, refused if it is another connector's."""
-    if not isinstance(position, dict) or not position.keys() & {"files", "taken"}:
+def _checked(offset: FileOffset) -> FileOffset:
+    """The offset, refused if it is another connector's."""
+    if not isinstance(offset, dict) or not offset.keys() & {"files", "taken"}:
         raise SourceError(
-            "The state stands at a position that is not one of files. Give the source the"
-            " connector it had, or begin a new pipeline, which spends again."
+            "The state has an offset of another connector than files. Give the source the connector"
+            " it had, or begin a new pipeline, which spends again."
         )
-    return position
+    return offset
 
 
-def _names(records: Any) -> list[str]:
-    """The files of a range, also those that are left behind."""
-    named = records["names"] if "names" in records else [file[0] for file in records["files"]]
-    return [*named, *records.get("left_behind", [])]
+def _files(offsets: FileRange | None) -> list[File]:
+    """The files of a range, which JSON has made lists."""
+    if offsets is None:
+        return []
+    return [(name, size, modified) for name, size, modified in offsets["files"]]
+
+
+def _names(offsets: FileRange) -> list[str]:
+    """The names of a range's files, also of those left behind."""
+    return [*(file[0] for file in offsets["files"]), *offsets.get("left_behind", [])]
+
+
+def _identify(name: str) -> File:
+    """A file's name, size and time of change, without opening it."""
+    try:
+        status = os.stat(name)
+    except FileNotFoundError:
+        return (name, *_GONE)
+    return name, status.st_size, status.st_mtime_ns
 
 
 def _unusable(name: str, why: str) -> SourceError:
     return SourceError(
-        f"The file {name} {why}. The trigger has not run: write files elsewhere and rename them"
-        " when they are complete. Put a complete file in the place of this one, or give it up with"
-        " --leave-behind-unprotected."
+        f"The file {name} {why}. The trigger has not run. On event time, replace the file. By the"
+        " clock, leave it behind with --leave-behind-unprotected and add a complete file under"
+        " another name. Write files elsewhere, and rename them when they are complete."
     )
 
 
-def check_unchanged(file: File) -> None:
-    """Refuse a file that is not as it was when it was taken."""
-    name, size, modified = file
-    try:
-        status = Path(name).stat()
-    except FileNotFoundError:
-        status = None
-    if status is None or (status.st_size, status.st_mtime_ns) != (size, modified):
+def unchanged_files(offsets: FileRange | None) -> list[File]:
+    """The files of a range, refused if one is not as it was when it was taken."""
+    files = _files(offsets)
+    for file in files:
+        _check_unchanged(file)
+    return files
+
+
+def _check_unchanged(file: File) -> None:
+    found = _identify(file[0])
+    if found != file:
         raise SourceError(
-            f"The file {name} {'is gone' if status is None else 'has changed'} since its trigger"
-            " began. A trigger reads the same records each time: bring back the file as it was."
+            f"The file {file[0]} {'is gone' if found[1:] == _GONE else 'has changed'} since its"
+            " trigger began. A trigger reads the same records each time: bring back the file as it"
+            " was."
         )
 
 
 def _fields(delimiter: str) -> str:
-    """The fields of a line of CSV, quotes and all; an unpaired quote is a character."""
+    """The fields of a line of CSV, with their quotes; an unpaired quote is a character."""
     pattern = f'{delimiter}("(?:[^"]|"")*"|[^{delimiter}]*)'
-    matched = f"regexp_extract_all({_text(delimiter)} || line, {_text(pattern)}, 1)"
+    matched = f"regexp_extract_all({quote_text(delimiter)} || line, {quote_text(pattern)}, 1)"
     return (
         f"CASE WHEN contains(line, '\"') THEN {matched}"
-        f" ELSE string_split(line, {_text(delimiter)}) END"
+        f" ELSE string_split(line, {quote_text(delimiter)}) END"
     )
 
 
 def _field(place: int) -> str:
-    """A field without its quotes; nothing at all is null."""
+    """A field without its quotes; an empty field without quotes is null."""
     field = f"fields[{place}]"
     return (
         f"CASE WHEN {field} = '' THEN NULL WHEN {field}[1] = '\"' AND {field}[-1] = '\"'"

@@ -1,6 +1,6 @@
-"""Values as columns that the database takes: of a declared type, or of a type that it has.
+"""Values as Arrow columns that DuckDB can read.
 
-Privacy contract: what becomes of a value depends on that value alone, and none ends the process:
+Privacy contract: the result for a value depends on that value alone, and no value ends the process:
 Arrow aborts on a null entry of a map, and DuckDB stops on times out of its range.
 """
 
@@ -12,13 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_TICKS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}  # microseconds; of nanoseconds all are in
-_LAST_US = 9_223_372_022_400_000_000  # until 290309 BC; nothing is after 294247
-_MISSING = ("NoneType", "NAType", "NaTType")  # Python's and pandas' names for nothing
+_TICKS = {
+    "s": 1_000_000,
+    "ms": 1000,
+    "us": 1,
+    "ns": 1,
+}  # microseconds per tick; all nanoseconds are in range
+_LAST_US = 9_223_372_022_400_000_000  # from 290309 BC to 294247
+_MISSING = ("NoneType", "NAType", "NaTType")  # nulls of Python and pandas
 
 
 def fitted(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Values as an array of a type."""
+    """Values as an array of a type; null where a value does not fit."""
     nested = pa.types.is_nested(kind)
     plain = [_plain_or_none(value, kind) for value in values] if nested else values
     try:
@@ -29,8 +34,8 @@ def fitted(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def known(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of a type that DuckDB has, null where a value is none of its type's."""
-    if isinstance(column.type, pa.JsonType):  # DuckDB stops on a text that is no JSON
+    """A column of a type that DuckDB has; null where a value is invalid for its type."""
+    if isinstance(column.type, pa.JsonType):  # DuckDB stops on a text that is not JSON
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], pa.string())
     if pa.types.is_float16(column.type):
         return column.cast(pa.float32())
@@ -40,13 +45,13 @@ def known(column: pa.ChunkedArray) -> pa.ChunkedArray:
         ticks = column.cast(pa.int64())
         inside = pc.and_(pc.greater_equal(ticks, -last), pc.less_equal(ticks, last))
         column = pc.if_else(inside, column, pa.scalar(None, column.type))
-        if pa.types.is_duration(column.type):  # DuckDB looks at what stands below a null
+        if pa.types.is_duration(column.type):  # DuckDB looks at the value below a null
             column = column.cast(pa.duration("us"), safe=False)
     return column
 
 
 def _valid(chunk: pa.Array) -> list[pa.Array]:
-    """Parts of an array; a value that is none of its type's, such as no UTF-8, is null."""
+    """Parts of an array; a value that is invalid for its type, such as bad UTF-8, is null."""
     try:
         chunk.validate(full=True)
     except pa.ArrowInvalid:
@@ -58,7 +63,7 @@ def _valid(chunk: pa.Array) -> list[pa.Array]:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is none, under any name."""
+    """Whether a value is a null of any library."""
     return type(value).__name__ in _MISSING
 
 
@@ -77,7 +82,7 @@ def _plain_or_none(value: Any, kind: pa.DataType) -> Any:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A value in lists, pairs and dictionaries of Python alone; raises if it has another shape."""
+    """A value as lists, pairs and dictionaries of Python; raises if it has another shape."""
     if is_missing(value):
         return None
     if pa.types.is_map(kind):

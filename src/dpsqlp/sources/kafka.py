@@ -1,15 +1,15 @@
-"""A Kafka topic: at each trigger, everything that its partitions have when it is due.
+"""A Kafka topic: a trigger reads everything that the partitions have when it is due.
 
-Offsets are kept in our manifest, not in Kafka; nothing joins a consumer group, so nothing is
-rebalanced. New partitions are read from their start, and so is a topic that was made again.
-Values are JSON objects, or Avro by a schema file or registry.
+Offsets are kept in our manifest, not in Kafka. No consumer group is joined, so nothing is
+rebalanced. New partitions are read from their start, and so is a topic that was made again. Values
+are JSON objects, or Avro with a schema file or a registry.
 
-Privacy contract: a range is what has arrived, never a number of records. Each value is decoded by
-itself; one that cannot be is a dead letter, and changes nothing about the others. Which records a
-broker has deleted depends on how many there were, so a gap is refused unless the operator accepts
-it as unprotected. Which schemas a registry has is looked up before the range is read, and is made
-part of it: one that is registered later makes no other records of the same range. Dead letters
-are private records: they go only where the operator says.
+Privacy contract: a range is all that has arrived, never a number of records. Each value is decoded
+by itself; a value that cannot be decoded is a dead letter, and changes nothing about the others.
+Which records a broker has deleted depends on how many there were, so a gap is refused unless the
+operator accepts it as unprotected. The schemas that a registry has are looked up before the range
+is read, and become part of it: a schema that is registered later does not change the records of
+the range. Dead letters are private records: they go only where the operator says.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 import duckdb
 import numpy as np
@@ -27,13 +27,31 @@ import pyarrow as pa
 
 from dpsqlp.clients.kafka import Kafka, Producer, Reader, Topic
 from dpsqlp.errors import PlanError, SourceError, UnavailableError
-from dpsqlp.sources.base import GridTime, Source, check_size, declared_schema, json_columns, show
+from dpsqlp.sources.base import GridTime, Source
+from dpsqlp.sources.columns import declared_schema, json_columns, show
+from dpsqlp.sources.size import check_size
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import OptionValue, SourceDef
 from dpsqlp.state.storage import LocalStorage
 
 
-class KafkaSource(Source):
+class KafkaOffset(TypedDict):
+    """The topic that was read, by its id, and the next offset of each partition."""
+
+    topic: str | None
+    offsets: dict[str, int]
+
+
+class KafkaRange(TypedDict):
+    """For each partition its number, first offset and end; and the schemas the registry had."""
+
+    trigger: int
+    topic: str
+    ranges: list[tuple[int, int, int]]
+    schemas: NotRequired[list[int]]
+
+
+class KafkaSource(Source[KafkaOffset, KafkaRange]):
     """Records of one topic."""
 
     def __init__(self, source: SourceDef, folder: Path) -> None:
@@ -44,27 +62,27 @@ class KafkaSource(Source):
         self._latest = options.get("start") == "latest"
         self._skips = options.get("expired") == "skip_unprotected"
         self._kafka = Kafka(options, SourceError)
-        self._cutting = Kafka(options, SourceError)  # of its own: cuts do not wait for reading
+        self._cutting = Kafka(options, SourceError)  # a second client: cuts do not wait for reads
         self._reader = Reader(self._kafka)
         self._decode = make_decoder(source, self._schema, folder)
         self._numbered = "schema_registry" in options
         self._dead_letters = DeadLetters(self._kafka, options, folder)
 
-    def begin(self) -> Any:
+    def initial_offset(self) -> KafkaOffset:
         """No topic has been seen."""
         return {"topic": None, "offsets": {}}
 
-    def cut(self, position: Any, at: GridTime) -> Any:
-        """What each partition has now, from where it was read to."""
-        if not isinstance(position, dict) or "offsets" not in position:
+    def cut(self, offset: KafkaOffset, at: GridTime) -> KafkaRange:
+        """The records that each partition has now and that were not read yet."""
+        if not isinstance(offset, dict) or "offsets" not in offset:
             raise SourceError(
-                "The state stands at a position that is not one of a topic. Give the source the"
+                "The state has an offset of another connector than kafka. Give the source the"
                 " connector it had, or begin a new pipeline, which spends again."
             )
-        topic = self._found(self._cutting, position)
+        topic = self._found(self._cutting, offset["topic"])
         ends = self._cutting.offsets(topic, end=True)
-        known = position["offsets"] if topic.id == position["topic"] else {}
-        if self._latest and position["topic"] is None:
+        known = offset["offsets"] if topic.id == offset["topic"] else {}
+        if self._latest and offset["topic"] is None:
             firsts = ends
         else:
             firsts = self._cutting.offsets(topic, end=False)
@@ -78,38 +96,38 @@ class KafkaSource(Source):
             ranges.append((partition, first, end))
         return {"trigger": at.trigger, "topic": topic.id, "ranges": ranges}
 
-    def complete(self, records: Any) -> Any:
-        """With the schemas that its values name and the registry has."""
+    def complete(self, offsets: KafkaRange) -> KafkaRange:
+        """The range, with the schemas that its values name and the registry has."""
         self._dead_letters.check()
-        return {**records, "schemas": self._schemas(self._ranges(records))}
+        return {**offsets, "schemas": self._schemas(self._ranges(offsets))}
 
-    def after(self, position: Any, records: Any) -> Any:
-        """The position after a range."""
-        if records is None:
-            return position
-        known = position["offsets"] if position["topic"] == records["topic"] else {}
-        read = {str(partition): end for partition, _, end in records["ranges"]}
-        return {"topic": records["topic"], "offsets": known | read}
+    def next_offset(self, offset: KafkaOffset, offsets: KafkaRange | None) -> KafkaOffset:
+        """The offset after a range."""
+        if offsets is None:
+            return offset
+        known = offset["offsets"] if offset["topic"] == offsets["topic"] else {}
+        read = {str(partition): end for partition, _, end in offsets["ranges"]}
+        return {"topic": offsets["topic"], "offsets": known | read}
 
-    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+    def read(self, offsets: KafkaRange | None, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a table of the source's name."""
         tables = [self._schema.empty_table()]
-        if records is not None:
-            tables += self._tables(records)
+        if offsets is not None:
+            tables += self._tables(offsets)
         show(database, self._source, pa.concat_tables(tables))
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connections."""
         self._reader.close()
         self._kafka.close()
         self._cutting.close()
 
-    def _found(self, kafka: Kafka, position: Any) -> Topic:
+    def _found(self, kafka: Kafka, known: str | None) -> Topic:
         topic = kafka.topic(self._topic)
         if topic is not None:
             return topic
         text = f"The Kafka brokers {self._kafka.brokers} have no topic {self._topic}. Create it"
-        if position["topic"] is None:
+        if known is None:
             raise SourceError(f"{text}, or correct the option topic.")
         raise UnavailableError(f"{text} again. Nothing is lost that was read before.")
 
@@ -140,38 +158,38 @@ class KafkaSource(Source):
         return sorted(self._decode.known(named))
 
     def _messages(self, ranges: list[tuple[int, int, int]]) -> Iterator[list[Any]]:
-        """The messages of ranges that have a value."""
+        """The messages in ranges, without those that have no value."""
         for messages in self._reader.read(self._topic, ranges):
             yield [message for message in messages if message.value() is not None]
 
-    def _tables(self, records: Any) -> Iterator[pa.Table]:
-        """The records, decoded a batch at a time; what cannot be goes to the dead letters."""
+    def _tables(self, offsets: KafkaRange) -> Iterator[pa.Table]:
+        """The records, decoded in batches; values that cannot be decoded become dead letters."""
         size, letters = 0, []
-        for messages in self._messages(self._ranges(records)):
+        for messages in self._messages(self._ranges(offsets)):
             if not messages:
                 continue
             values = [message.value() for message in messages]
-            table, bad = self._decode(values, records.get("schemas", ()))
+            table, bad = self._decode(values, offsets.get("schemas", ()))
             letters += [messages[place] for place in bad]
             size = check_size(size + table.nbytes)
             yield table
-        self._dead_letters.send(records, letters)
+        self._dead_letters.send(offsets, letters)
         self.undecodable += len(letters) + self._reader.broken
         self._reader.broken = 0
 
-    def _ranges(self, records: Any) -> list[tuple[int, int, int]]:
-        """The ranges of a trigger, less what the brokers have deleted since."""
-        topic = self._found(self._kafka, records)
-        if topic.id != records["topic"]:  # made again: nothing of the old one is left
-            if any(first < end for _, first, end in records["ranges"]):
+    def _ranges(self, offsets: KafkaRange) -> list[tuple[int, int, int]]:
+        """The ranges of a trigger, without records that the brokers have deleted since."""
+        topic = self._found(self._kafka, offsets["topic"])
+        if topic.id != offsets["topic"]:  # made again: nothing of the old one is left
+            if any(first < end for _, first, end in offsets["ranges"]):
                 self._check_gap()
             return []
         firsts = self._kafka.offsets(topic, end=False)
         ends = self._kafka.offsets(topic, end=True)
         ranges = []
-        for partition, first, end in records["ranges"]:
+        for partition, first, end in offsets["ranges"]:
             if partition not in ends:
-                raise UnavailableError(f"A partition of the topic {self._topic} is away.")
+                raise UnavailableError(f"A partition of the topic {self._topic} is not available.")
             self._check_end(end, ends[partition])
             if first < min(firsts[partition], end):
                 self._check_gap()
@@ -180,7 +198,7 @@ class KafkaSource(Source):
 
 
 class DeadLetters:
-    """Where values go that cannot be decoded: a folder, a topic, or nowhere."""
+    """The values that cannot be decoded go to a folder, to a topic, or nowhere."""
 
     def __init__(self, kafka: Kafka, options: Mapping[str, OptionValue], folder: Path) -> None:
         path = options.get("dead_letters")
@@ -190,7 +208,7 @@ class DeadLetters:
         self._producer: Any = None
 
     def check(self) -> None:
-        """Refuse a topic that is not there while that says nothing about records."""
+        """Refuse a missing topic at the start, when that says nothing about records."""
         if self._topic is not None and self._producer is None:
             if self._kafka.topic(str(self._topic)) is None:
                 raise SourceError(
@@ -199,17 +217,17 @@ class DeadLetters:
                 )
             self._producer = Producer(self._kafka)
 
-    def send(self, records: Any, messages: Sequence[Any]) -> None:
-        """Keep a range's dead letters, durably. A trigger that is run again sends them again; in
-        the folder they replace themselves, and no others.
+    def send(self, offsets: KafkaRange, messages: Sequence[Any]) -> None:
+        """Keep a range's dead letters, durably. A trigger that runs again sends them again; in the
+        folder they replace themselves, and no others.
         """
         if not messages:
             return
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mark = hashlib.sha256(json.dumps(records).encode()).hexdigest()[:12]
+            mark = hashlib.sha256(json.dumps(offsets, sort_keys=True).encode()).hexdigest()[:12]
             lines = [json.dumps(_letter(message)) + "\n" for message in messages]
-            name = f"trigger-{records['trigger']:012d}-{mark}.jsonl"
+            name = f"trigger-{offsets['trigger']:012d}-{mark}.jsonl"
             LocalStorage(self._folder).put(name, ["".join(lines).encode()])
         if self._topic is not None:
             self.check()
@@ -225,20 +243,20 @@ def _letter(message: Any) -> dict[str, Any]:
 
 
 class Decoder(Protocol):
-    """What makes records of values, and says which ones it cannot."""
+    """Decodes values, and reports those that cannot be decoded."""
 
     def named(self, values: list[bytes]) -> set[int]:
-        """The schemas that values name."""
+        """The ids of the schemas that values name."""
 
     def known(self, numbers: Collection[int]) -> set[int]:
-        """Of some schemas those there are."""
+        """The given schemas that the registry has."""
 
     def __call__(self, values: list[bytes], known: Collection[int]) -> tuple[pa.Table, list[int]]:
-        """The records of known schemas, and the places of what cannot be read."""
+        """The records of known schemas, and the indices of values that cannot be decoded."""
 
 
 def make_decoder(source: SourceDef, schema: pa.Schema, folder: Path) -> Decoder:
-    """By the option format."""
+    """The decoder that the option `format` names."""
     if source.options.get("format", "json") == "json":
         return JsonDecoder(source, schema)
     from dpsqlp.clients.avro import Schemas
@@ -248,7 +266,7 @@ def make_decoder(source: SourceDef, schema: pa.Schema, folder: Path) -> Decoder:
 
 
 class JsonDecoder:
-    """JSON objects: a field of another type than its column's, or none, is null."""
+    """Decodes JSON objects. A field that is missing or of another type is null."""
 
     def __init__(self, source: SourceDef, schema: pa.Schema) -> None:
         self._schema = schema
@@ -260,17 +278,17 @@ class JsonDecoder:
             raise PlanError(f"A column cannot be read from JSON: {problem}") from None
 
     def named(self, values: list[bytes]) -> set[int]:
-        """JSON has no schemas."""
+        """None: JSON has no schemas."""
         return set()
 
     def known(self, numbers: Collection[int]) -> set[int]:
-        """None."""
+        """None: JSON has no schemas."""
         return set()
 
     def __call__(
         self, values: list[bytes], known: Collection[int] = ()
     ) -> tuple[pa.Table, list[int]]:
-        """The records, and the places of what is no JSON object."""
+        """The records, and the indices of values that are not JSON objects."""
         self._database.register("lines", pa.table({"line": as_text(values)}))
         fine = self._database.sql(
             "SELECT coalesce(json_type(TRY_CAST(line AS JSON)) = 'OBJECT', false) FROM lines"
@@ -285,7 +303,7 @@ class JsonDecoder:
 
 
 def as_text(values: list[bytes]) -> pa.Array:
-    """Values as texts; null where one is no UTF-8."""
+    """Values as texts; null where a value is not UTF-8."""
     try:
         return pa.array(values, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:

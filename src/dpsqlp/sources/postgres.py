@@ -4,27 +4,28 @@ The column is an integer that the table's own sequence fills, or a `timestamptz`
 clock fills. A trigger takes a range of it, (after, until]. Rows are inserted, not changed, until
 their trigger is committed.
 
-Why a range is whole: values are drawn in order and committed in any. `cut` first notes a ceiling
-(the sequence's last value; the clock), then the transactions that may still insert below it, then
-waits for these to end, for half the time until the next cut, 3 seconds at most. Whoever draws from
-a sequence or inserts into a table holds a lock on it until the end of the transaction, so the list
-is complete: transaction numbers would not do, since a transaction has none until it writes, after
-it has drawn. now() is the start of a transaction, so with a clock all transactions of the database
-are waited for. If one does not end in time, the ceiling of an earlier trigger serves, whose
-transactions have ended; else the range is empty. The records go to a later trigger, and none is
-lost.
+Why a range is complete: values are drawn in order, and committed in any order. `cut` first notes a
+ceiling (the sequence's last value, or the clock), then lists the transactions that may still insert
+below it, then waits for them to end, for half the time until the next cut, 3 seconds at most. A
+transaction that draws from a sequence or inserts into a table holds a lock on it until it ends, so
+the list is complete. Transaction ids would not do: a transaction has none until it writes, after it
+has drawn. now() is the start of a transaction, so with a clock all transactions of the database are
+waited for. If a transaction does not end in time, the ceiling of an earlier trigger is used, whose
+transactions have ended; if there is none, the range is empty. The records go to a later trigger,
+and none is lost.
 
-Privacy contract: which trigger a record belongs to follows from when its own value was drawn, and
-from how long transactions stay open; a range ends at the ceiling, never at the largest value seen,
-which one record could push ahead of everybody else's. Values are read as text and cast one by one:
-what cannot be cast, or is too long to be sent, is null. Rows whose column is null are never read.
+Privacy contract: the trigger of a record follows from the time at which its own value was drawn,
+and from how long transactions stay open. A range ends at the ceiling, never at the largest value
+seen, which one record could push ahead of everybody else's. Values are read as text and cast one by
+one: a value that cannot be cast, or is too long to be sent, is null. Rows whose ordering column is
+null are never read.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import duckdb
 import pyarrow as pa
@@ -32,7 +33,8 @@ import pyarrow.csv as pc
 
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SourceError, UnavailableError
-from dpsqlp.sources.base import GridTime, Source, check_size
+from dpsqlp.sources.base import GridTime, Source
+from dpsqlp.sources.size import check_size
 from dpsqlp.sql.query import SourceDef
 
 if TYPE_CHECKING:
@@ -46,16 +48,16 @@ _CHUNK_BYTES = 16 << 20
 _INTEGERS = ("smallint", "integer", "bigint")
 _TIME = "timestamp with time zone"
 # A row's text has to stay below the gigabyte that PostgreSQL can send; in the worst case each byte
-# is two.
+# takes two.
 _VALUE_BYTES_MAX, _ROW_BYTES_MAX = 1 << 20, 256 << 20
-# A number in jsonb takes a dozen bytes, and 130,000 as text.
+# A number of a dozen bytes in jsonb may take 130,000 bytes as text.
 _JSONB_BYTES_MAX = 32 << 10
-_SIMPLE = "BNDTIEZ"  # categories: their texts are short, whatever is stored
+_SIMPLE = "BNDTIEZ"  # type categories whose texts are always short
 _ELEMENTS = (
     *("boolean", "smallint", "integer", "bigint", "real", "double precision", "text"),
     *("character varying", "character", "date", "uuid", "timestamp without time zone", _TIME),
 )
-_READERS = 7235419043816220011  # an advisory lock that readers share, so that none waits for others
+_READERS = 7235419043816220011  # readers share this advisory lock, so that none waits for another
 _TREE = """
 WITH RECURSIVE tree AS (
   SELECT {table}::oid AS oid UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = oid)
@@ -75,7 +77,7 @@ FROM pg_sequence s WHERE s.seqrelid IN (
       AND right(pg_get_expr(a.adbin, a.adrelid), 11) = '::regclass)')
 """
 _DEFAULT = "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = {} AND adnum = {}"
-# Not statement_timestamp(): it stays where it is while a procedure commits.
+# Not statement_timestamp(): it stands still while a procedure commits.
 _CLOCKS = ("now()", "CURRENT_TIMESTAMP", "clock_timestamp()", "transaction_timestamp()")
 _HERE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 _LOCKERS = f"""
@@ -105,7 +107,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The table, its columns for the source's, and where the ceiling and its writers are found."""
+    """The table, its columns, and the queries for the ceiling and for the open writers."""
 
     name: str
     oids: str  # of the table and its sequence
@@ -123,7 +125,22 @@ class _Ceiling:
     writers: set[str]
 
 
-class PostgresSource(Source):
+class PostgresOffset(TypedDict):
+    """The last value of the ordering column that was read."""
+
+    table: str
+    column: str
+    oids: NotRequired[str]  # of the table and its sequence
+    after: str | None
+
+
+class PostgresRange(PostgresOffset):
+    """The rows after the offset up to a value; none if there is no such value."""
+
+    until: str | None
+
+
+class PostgresSource(Source[PostgresOffset, PostgresRange]):
     """The rows of a table, by a column that grows."""
 
     def __init__(self, source: SourceDef) -> None:
@@ -133,45 +150,47 @@ class PostgresSource(Source):
         dsn = str(source.options.get("dsn", ""))
         kept = "The trigger has not run; nothing is lost."
         self._server = Server(dsn, SourceError, kept)
-        self._cutting = Server(dsn, SourceError, kept)  # of its own: cuts do not wait for reading
+        self._cutting = Server(
+            dsn, SourceError, kept
+        )  # a second client: cuts do not wait for reads
         self._ceilings: list[_Ceiling] = []  # oldest first, of one connection
         self._connection: object = None
 
-    def begin(self) -> Any:
+    def initial_offset(self) -> PostgresOffset:
         """Before the first row."""
         return {"table": self._name, "column": self._column, "after": None}
 
-    def cut(self, position: Any, at: GridTime) -> Any:
-        """What was inserted since, up to a value below which nothing can be inserted any more."""
-        after = self._after(position)
+    def cut(self, offset: PostgresOffset, at: GridTime) -> PostgresRange:
+        """The rows inserted since, up to a value below which no row can be inserted any more."""
+        after = self._after(offset)
         with self._cutting.transaction(_CUT_SECONDS) as connection:
             if connection is not self._connection:
                 # A server that crashed may draw values again that it had drawn.
                 self._ceilings.clear()
                 self._connection = connection
             table = self._look(connection)
-            self._check_same(table, position)
+            self._check_same(table, offset)
             until = self._settled(connection, table, after, at.seconds_left / 2)
-        return {**position, "oids": table.oids, "until": until}
+        return {**offset, "oids": table.oids, "until": until}
 
-    def after(self, position: Any, records: Any) -> Any:
-        """The position after a range."""
-        if records is None or records["until"] is None:
-            return position
-        return {**position, "oids": records["oids"], "after": records["until"]}
+    def next_offset(self, offset: PostgresOffset, offsets: PostgresRange | None) -> PostgresOffset:
+        """The offset after a range."""
+        if offsets is None or offsets["until"] is None:
+            return offset
+        return {**offset, "oids": offsets["oids"], "after": offsets["until"]}
 
-    def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
+    def read(self, offsets: PostgresRange | None, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
         names = [f"c{place}" for place in range(len(self._source.columns))]
         rows = pa.schema([(name, pa.string()) for name in names]).empty_table()
         kinds = ["text"] * len(names)
-        if records is not None and records["until"] is not None:
-            self._after(records)
+        if offsets is not None and offsets["until"] is not None:
+            self._after(offsets)
             with self._server.transaction(_READ_SECONDS, records=True) as connection:
                 table = self._look(connection)
-                self._check_same(table, records)
+                self._check_same(table, offsets)
                 kinds = [_text_kind(column) for column in table.columns]
-                rows = self._copied(connection, table, records, names)
+                rows = self._copied(connection, table, offsets, offsets["until"], names)
         casts = [
             f"{_cast(name, kind, declared)} AS {quoted(column)}"
             for name, kind, (column, declared) in zip(
@@ -186,21 +205,20 @@ class PostgresSource(Source):
         )
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connections."""
         self._server.close()
         self._cutting.close()
 
-    def _after(self, position: Any) -> str | None:
-        """Where a position ends; refused if it is one of another table, column or connector."""
+    def _after(self, offset: PostgresOffset) -> str | None:
+        """The last value read; refused if the offset is of another table, column or connector."""
         place = {"table": self._name, "column": self._column}
-        if not isinstance(position, dict) or not place.items() <= position.items():
+        if not isinstance(offset, dict) or not place.items() <= offset.items():
             raise SourceError(
-                f"The state stands at a position that is not one of {self._name} by"
-                f" {self._column}. Give the source the connector, table and column it had, or begin"
-                " a new pipeline, which spends again."
+                f"The state has another offset than one of {self._name} by {self._column}. Give the"
+                " source the connector, table and column it had, or begin a new pipeline, which"
+                " spends again."
             )
-        after: str | None = position["after"]
-        return after
+        return offset["after"]
 
     def _look(self, connection: psycopg.Connection[Any]) -> _Table:
         """The table as it is now; refused if a range of it could not be exact."""
@@ -211,10 +229,12 @@ class PostgresSource(Source):
             f" WHERE oid = to_regclass({literal(self._name)})"
         ).fetchone()
         if found is None:
-            raise self._refused("is not there", "Create it, or correct table, dsn or search_path.")
+            raise self._refused(
+                "does not exist", "Create it, or correct table, dsn or search_path."
+            )
         oid, kind, persistence, standby, encoding = found
         if kind not in ("r", "p"):
-            raise self._refused("is no table", "Name the table that the rows are inserted into.")
+            raise self._refused("is not a table", "Name the table that the rows are inserted into.")
         if persistence != "p":
             raise self._refused("does not survive a crash", "ALTER TABLE ... SET LOGGED.")
         if standby:
@@ -226,7 +246,7 @@ class PostgresSource(Source):
                 f"is in a database with the encoding {encoding}, in which one text could stop all",
                 "Use a database with UTF8.",
             )
-        # From here on no function or operator of somebody else's is taken for the server's own.
+        # From here on, names of functions and operators are the server's own.
         connection.execute("SET LOCAL search_path = pg_catalog")
         name = str(_one(connection, f"SELECT {oid}::regclass::text"))
         rows = connection.execute(
@@ -256,7 +276,7 @@ class PostgresSource(Source):
         sequence, drawn = self._sequence(connection, oid, ordering)
         tree = connection.execute(_TREE.format(table=oid)).fetchall()
         relations = ", ".join(str(member) for (member,) in [*tree, (sequence,)])
-        # Read like a table: the functions for it hold the lock that tells who draws.
+        # Read as a table: the sequence functions take the lock that tells who draws.
         ceiling = f"SELECT CASE WHEN is_called THEN last_value::text END FROM {drawn}"
         writers = _LOCKERS.format(relations=f"ARRAY[{relations}]::oid[]")
         return _Table(name, f"{oid}/{sequence}", columns, ordering, ceiling, writers)
@@ -264,7 +284,7 @@ class PostgresSource(Source):
     def _check_clock(
         self, connection: psycopg.Connection[Any], table: int, ordering: _Column
     ) -> None:
-        """Refuse times that are not the server's own."""
+        """Refuse times that the server's clock does not fill."""
         row = connection.execute(_DEFAULT.format(table, ordering.place)).fetchone()
         if row is None or row[0] not in _CLOCKS:
             raise self._refused(
@@ -273,7 +293,7 @@ class PostgresSource(Source):
             )
 
     def _find(self, known: list[_Column], name: str) -> _Column:
-        """A column by its name, else by its name in any case."""
+        """A column by its exact name, or else by its name in any case."""
         found = [column for column in known if column.name == name]
         found = found or [column for column in known if column.name.lower() == name.lower()]
         if len(found) != 1:
@@ -310,28 +330,28 @@ class PostgresSource(Source):
             )
         return int(oid), str(name)
 
-    def _check_same(self, table: _Table, known: Any) -> None:
+    def _check_same(self, table: _Table, known: PostgresOffset) -> None:
         if known.get("oids", table.oids) != table.oids:
             raise self._refused(
-                "was made anew since it was read",
+                "was created again since it was read",
                 "Bring back the old one, or begin a new pipeline, which spends again.",
             )
 
     def _settled(
         self, connection: psycopg.Connection[Any], table: _Table, after: str | None, seconds: float
     ) -> str | None:
-        """The highest ceiling below which nothing is being inserted, after waiting for a while."""
-        value = _one(connection, table.ceiling)  # before its writers are listed, not after
+        """The highest ceiling without open writers, after waiting for a while."""
+        value = _one(connection, table.ceiling)  # before its writers are listed
         kind = _compared(table.ordering)
         behind = f"SELECT {literal(value or '0')}::{kind} < {literal(after or '0')}::{kind}"
         if after is not None and _one(connection, behind):
             if table.ordering.kind == _TIME:
                 raise UnavailableError("PostgreSQL's clock is behind what was read by it.")
             raise self._refused(
-                f"has begun {table.ordering.name} anew: its sequence is behind what was read",
+                f"has restarted {table.ordering.name}: its sequence is behind what was read",
                 "Set it above the largest value there was: SELECT setval(...).",
             )
-        if value is None:  # nothing was ever drawn
+        if value is None:  # no value was ever drawn
             return None
         until = time.monotonic() + min(seconds, _WAIT_SECONDS)
         self._ceilings.append(_Ceiling(value, _all(connection, table.writers)))
@@ -351,16 +371,17 @@ class PostgresSource(Source):
         self,
         connection: psycopg.Connection[Any],
         table: _Table,
-        records: Any,
+        offset: PostgresOffset,
+        until: str,
         names: list[str],
     ) -> pa.Table:
         """The range's rows, all values as text."""
         limit = min(_VALUE_BYTES_MAX, _ROW_BYTES_MAX // len(names))
         texts = ", ".join(_sent(column, limit) for column in table.columns)
         ordering, kind = quoted(table.ordering.name), _compared(table.ordering)
-        where = f"{ordering} <= {literal(records['until'])}::{kind}"
-        if records["after"] is not None:
-            where += f" AND {ordering} > {literal(records['after'])}::{kind}"
+        where = f"{ordering} <= {literal(until)}::{kind}"
+        if offset["after"] is not None:
+            where += f" AND {ordering} > {literal(offset['after'])}::{kind}"
         command = (
             f"COPY (SELECT {texts} FROM {table.name} WHERE {where})"
             " TO STDOUT (FORMAT csv, FORCE_QUOTE *)"
@@ -391,14 +412,14 @@ def _all(connection: psycopg.Connection[Any], query: str) -> set[str]:
 
 
 def _text_kind(column: _Column) -> str:
-    """How a value comes: as hexadecimal digits, as JSON or as it is."""
+    """The format of a value's text: hexadecimal digits, JSON, or plain."""
     if column.kind == "bytea":
         return "hex"
     return "json" if column.kind.endswith("[]") or column.kind in ("json", "jsonb") else "text"
 
 
 def _bounded(column: _Column) -> bool:
-    """Whether a value's text can be kept from growing beyond what the server can send."""
+    """Whether the length of a value's text can be bounded."""
     known = column.category in _SIMPLE or column.category == "S"
     known = known or column.kind in ("uuid", "json", "jsonb", "xml", "bytea")
     return known or column.kind.removesuffix("[]") in _ELEMENTS
@@ -411,7 +432,7 @@ def _sent(column: _Column, limit: int) -> str:
         return f"CASE WHEN octet_length({name}) <= {limit} THEN encode({name}, 'hex') END"
     if column.category == "S" or column.kind in ("json", "xml"):
         return f"CASE WHEN octet_length({name}::text) <= {limit} THEN {name}::text END"
-    if column.kind == "jsonb":  # in an array of its own: as large as it is unpacked
+    if column.kind == "jsonb":  # in an array, so that its size is the unpacked one
         short = f"CASE WHEN octet_length({name}::text) <= {limit} THEN {name} END"
         return (
             f"CASE WHEN pg_column_size(jsonb_build_array({name})) <= {_JSONB_BYTES_MAX}"
@@ -429,19 +450,19 @@ def _compared(column: _Column) -> str:
 
 
 def _cast(name: str, kind: str, declared: str) -> str:
-    """A text as the column's type in DuckDB, null if it is none."""
+    """A text cast to the declared type in DuckDB; null if that fails."""
     if kind == "hex":
         blob = declared.upper() in ("BLOB", "BYTEA", "BINARY", "VARBINARY")
         return f"unhex({name})" if blob else rf"TRY_CAST('\x' || {name} AS {declared})"
     nested = kind == "json" and declared.upper() not in ("VARCHAR", "TEXT", "STRING")
     value = f"TRY_CAST({name} AS JSON)" if nested else name
-    if declared.upper().startswith(("DATE", "TIMESTAMP")):  # DuckDB passes over the BC
+    if declared.upper().startswith(("DATE", "TIMESTAMP")):  # DuckDB ignores the BC
         value = f"CASE WHEN {name} NOT LIKE '% BC%' THEN {value} END"
     return f"TRY_CAST({value} AS {declared})"
 
 
 def _parsed(lines: bytes, names: list[str]) -> pa.Table:
-    """Rows of CSV in which nulls are bare and everything else is in quotes."""
+    """Rows of CSV in which every value but null is in quotes."""
     if not lines:
         return pa.schema([(name, pa.string()) for name in names]).empty_table()
     return pc.read_csv(

@@ -2,7 +2,7 @@
 
 from dpsqlp.sql.compile import compile_script, read_file
 from dpsqlp.sql.database import connect
-from dpsqlp.sql.explain import explain, explain_text, explain_total, total, unit_text
+from dpsqlp.sql.explain import explain, explain_text, explain_total, unit_text
 from dpsqlp.sql.plan import make_plan, standard_deviations
 from dpsqlp.sql.query import (
     Emit,
@@ -12,6 +12,7 @@ from dpsqlp.sql.query import (
     SinkDef,
     Tumble,
 )
+from dpsqlp.sql.syntax import mentioned_names
 from dpsqlp.sql.warnings import find_warnings
 
 __all__ = [
@@ -28,8 +29,8 @@ __all__ = [
     "explain_total",
     "find_warnings",
     "make_plan",
+    "mentioned_names",
     "read_file",
     "standard_deviations",
-    "total",
     "unit_text",
 ]

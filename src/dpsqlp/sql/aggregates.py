@@ -1,4 +1,4 @@
-"""Aggregates: which noise processes they need, and how they are computed from what is released.
+"""Aggregates: the noise processes that they need, and their formulas over released columns.
 
 Implements COUNT(*), COUNT(x), COUNT(DISTINCT unit), SUM as processes; AVG from a sum and a count of
 the rows that have a value; VARIANCE and STDDEV also from a sum of squares, squared after clamping.
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from dpsqlp.accounting.model import Process, ProcessKind
-from dpsqlp.sql.database import function_kind
 from dpsqlp.sql.dialect import Bounded
 from dpsqlp.sql.expressions import Expressions
+from dpsqlp.sql.functions import function_kind
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.relations import Scope, safe, sql
 
@@ -280,7 +280,7 @@ class Aggregates:
             return self.text.refuse(
                 node,
                 "An analytic function (OVER) is not supported",
-                "Aggregate with GROUP BY; HAVING, ORDER BY and LIMIT act on what is released.",
+                "Aggregate with GROUP BY; HAVING, ORDER BY and LIMIT act on released rows.",
             )
         inner = node.find(exp.Func) or node
         placed = inner.meta.get("start") is not None
@@ -318,7 +318,7 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def default_name(node: exp.Expr) -> str | None:
-    """What an aggregate without an alias is called: count, sum_dwell; None if that is unclear."""
+    """The name of an aggregate without an alias: count, sum_dwell; None if it is unclear."""
     node = node.this if isinstance(node, Bounded) else node
     kind = _NAMES.get(type(node))
     if kind is None:

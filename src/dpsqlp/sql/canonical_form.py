@@ -11,7 +11,7 @@ from dpsqlp.sql.query import PublicTable, SourceDef
 
 
 def normal_form(select: exp.Select, source: SourceDef, tables: Sequence[PublicTable]) -> str:
-    """What is computed: the source's columns, public data by digest, the query, when it is emitted.
+    """The computation: the source's columns, public data by digest, the query, when it is emitted.
 
     Where records come from and where releases go is left out: it shapes neither. Letter case stays:
     fields of JSON, and of lines of it, are other ones in other letters.

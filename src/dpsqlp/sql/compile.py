@@ -1,4 +1,4 @@
-"""From text to validated queries: every statement checked, everything refused that is not promised.
+"""From text to validated queries: a statement is checked, and refused if it is not supported.
 
 parse           text -> statements by kind (syntax alone)
 compile_script  text -> Program (names, types, windows, options, noise processes)
@@ -17,13 +17,15 @@ from sqlglot import exp
 
 from dpsqlp.errors import PlanError
 from dpsqlp.sql import sink
-from dpsqlp.sql.database import Binder, DatabaseError, freeze, is_type, read_public
+from dpsqlp.sql.binder import Binder, is_type
 from dpsqlp.sql.dialect import CreatePublicTable, CreateSink, CreateSource, parse_statements
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import read_options
 from dpsqlp.sql.overlap import shared_file
+from dpsqlp.sql.public_tables import freeze, read_public
 from dpsqlp.sql.query import Program, PublicTable, SinkDef, SourceDef
 from dpsqlp.sql.relations import sql
+from dpsqlp.sql.syntax import DatabaseError
 
 _RESERVED = ("released",)
 _NAME_MAX = 200  # bytes of a sink's name
@@ -56,7 +58,7 @@ def read_file(file: Path) -> str:
 
 
 def parse(text: str) -> Script:
-    """The statements of a script; SqlError where one cannot be read or is not one of ours."""
+    """The statements of a script; SqlError if a statement cannot be read or is not supported."""
     place = Text(text)
     statements = _not_too_deep(place, lambda: parse_statements(text))
     for statement in statements:
@@ -143,13 +145,13 @@ def _check_names(script: Script, tables: Mapping[str, pa.Table]) -> None:
         if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > _NAME_MAX:
             raise script.text.refuse(
                 statement.this,
-                "A sink's name is also that of the folder of its state, which this cannot be",
+                "A sink's name is also the name of its state folder; this name cannot be a folder",
                 f"Choose a name without slashes, of 1 to {_NAME_MAX} bytes, not . or .. alone.",
             )
         if name.endswith(".releases"):
             raise script.text.refuse(
                 statement.this,
-                "Names that end in .releases are those of folders for the page to watch",
+                "Names that end in .releases are reserved for the dashboard's folders",
                 "Choose another name.",
             )
         if statement.name.lower() in sinks:
@@ -172,8 +174,14 @@ def _source(place: Text, statement: CreateSource) -> SourceDef:
         if _UNREADABLE.search(kind):
             raise place.refuse(
                 column,
-                f"A value that is no {kind} would stop the run instead of being null",
-                "Use TEXT, or MAP with keys of TEXT, and cast it in the query.",
+                f"A value that is not a {kind} would stop the run instead of being null",
+                "Use TEXT, or MAP with TEXT keys, and cast it in the query.",
+            )
+        if _has_nested_interval(column.args["kind"]):
+            raise place.refuse(
+                column,
+                "An INTERVAL inside another type would not keep its value in every case",
+                "Use TEXT, and cast it in the query: TRY_CAST(x.a AS INTERVAL).",
             )
         if column.name.lower() in {name.lower() for name, _ in columns}:
             raise place.refuse(
@@ -182,6 +190,13 @@ def _source(place: Text, statement: CreateSource) -> SourceDef:
         columns.append((column.name, kind))
     options = read_options(place, statement, "source")
     return SourceDef(statement.name, tuple(columns), options)
+
+
+def _has_nested_interval(kind: exp.Expr) -> bool:
+    """Whether a type holds an INTERVAL: Arrow's have a smaller range than DuckDB's."""
+    return any(
+        node is not kind and node.this == exp.DType.INTERVAL for node in kind.find_all(exp.DataType)
+    )
 
 
 def _public_table(

@@ -31,7 +31,7 @@ def interval_us(text: Text, node: exp.Expr) -> int:
     """The length of a fixed, positive interval."""
     if not isinstance(node, exp.Interval):
         raise text.refuse(
-            node, "An interval is expected here", "Write it as INTERVAL 15 MINUTES or so."
+            node, "An interval is expected here", "Write, for example, INTERVAL 15 MINUTES."
         )
     parts = _parts(node)
     total = Fraction(0)
@@ -49,7 +49,7 @@ def interval_us(text: Text, node: exp.Expr) -> int:
         total += amount * _UNITS[name]
     if not parts:
         raise text.refuse(
-            node, "The interval cannot be read", "Write it as INTERVAL 15 MINUTES or so."
+            node, "The interval cannot be read", "Write, for example, INTERVAL 15 MINUTES."
         )
     if total <= 0 or total.denominator != 1:
         raise text.refuse(
@@ -83,7 +83,7 @@ def _unit(word: str) -> str:
 
 
 def as_window(text: Text, node: exp.Expr) -> tuple[Tumble | Hop, exp.Expr] | None:
-    """The window a grouping expression stands for, with its timestamp; None if it is none."""
+    """The window that a grouping expression stands for, and its timestamp; None if none."""
     if isinstance(node, exp.Anonymous):
         name = str(node.this).upper()
         if name in _SESSIONS:
@@ -145,7 +145,7 @@ def _truncation(text: Text, node: exp.Expr, unit: str) -> int:
             " Thursdays."
         )
     elif name in ("MONTH", "YEAR", "QUARTER"):
-        way_out = "Windows have one fixed length: use TUMBLE(ts, INTERVAL 30 DAY) or so."
+        way_out = "Windows have a fixed length: use, for example, TUMBLE(ts, INTERVAL 30 DAY)."
     raise text.refuse(node, f"A window of a {name.lower()} is not supported", way_out)
 
 
@@ -158,7 +158,7 @@ def read_emit(
         raise text.refuse(
             select,
             "EMIT is missing: it says when releases are made, and each costs privacy",
-            "End the query with EMIT EVERY INTERVAL 15 MINUTES or so.",
+            "End the query with, for example, EMIT EVERY INTERVAL 15 MINUTES.",
         )
     interval = interval_us(text, clause.this)
     lateness = clause.args.get("lateness")
@@ -198,8 +198,8 @@ def _read_triggers(text: Text, clause: exp.Expr, window: Tumble | Hop | None) ->
         if window is None:
             raise text.refuse(
                 clause,
-                "There is neither a window nor FOR n TRIGGERS, so the noise would have to last for"
-                " ever",
+                "There is neither a window nor FOR n TRIGGERS, so the number of releases would be"
+                " unlimited",
                 "Add FOR n TRIGGERS, or group by TUMBLE(ts, INTERVAL ...).",
             )
         return None
@@ -212,7 +212,9 @@ def _read_triggers(text: Text, clause: exp.Expr, window: Tumble | Hop | None) ->
         )
     if not (isinstance(node, exp.Literal) and node.is_int and int(node.name) > 0):
         raise text.refuse(
-            node, "FOR n TRIGGERS needs a whole number above 0", "Write FOR 96 TRIGGERS or so."
+            node,
+            "FOR n TRIGGERS needs a whole number above 0",
+            "Write, for example, FOR 96 TRIGGERS.",
         )
     return int(node.name)
 
@@ -249,7 +251,7 @@ def _check_replay(
     if window is None and emit.start_us is None:
         raise text.refuse(
             clause.args["event_time"],
-            "Without a window the first trigger has no public place in event time",
+            "Without a window the first trigger has no public event time",
             "Write ON EVENT TIME FROM TIMESTAMP '2024-01-01 00:00:00'; do not take it from the"
             " data.",
         )

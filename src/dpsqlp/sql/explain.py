@@ -1,4 +1,4 @@
-"""What a query promises and what it costs, as numbers and in words.
+"""Explain: the promise of a query and its cost, as numbers and in words.
 
 The numbers of `explain`:
 
@@ -18,10 +18,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dpsqlp.accounting.gdp import epsilon_of
+from dpsqlp.accounting.composition import compose
 from dpsqlp.plan import Plan
 from dpsqlp.sql.emit import duration
-from dpsqlp.sql.overlap import may_share
+from dpsqlp.sql.overlap import shared_groups
 from dpsqlp.sql.plan import standard_deviations
 from dpsqlp.sql.query import Hop, Query
 from dpsqlp.sql.warnings import find_warnings
@@ -98,22 +98,6 @@ def _window(query: Query) -> dict[str, str] | None:
     return window | {"size": duration(query.window.size_us), "hop": duration(query.window.hop_us)}
 
 
-def total(plans: Sequence[Plan]) -> tuple[float, float, float]:
-    """What pipelines over the same units add up to: nu, epsilon and delta.
-
-    nu^2 adds up, so do the deltas and what is set aside for float error; epsilon is what the joint
-    nu gives at the summed delta.
-    """
-    nu = math.sqrt(math.fsum(plan.calibration.nu**2 for plan in plans))
-    delta = math.fsum(plan.calibration.delta for plan in plans)
-    failure = math.fsum(plan.calibration.delta_threshold for plan in plans)
-    float_error = math.fsum(
-        plan.calibration.epsilon - plan.calibration.epsilon_gaussian for plan in plans
-    )
-    epsilon = epsilon_of(nu, (delta - failure) * math.exp(-float_error)) + float_error
-    return nu, epsilon, delta
-
-
 def explain_text(name: str, query: Query, plan: Plan) -> str:
     """The promise of one sink, in words."""
     paragraphs = [
@@ -131,33 +115,32 @@ def explain_text(name: str, query: Query, plan: Plan) -> str:
 
 
 def _unprotected(query: Query) -> list[str]:
-    """What the operator has accepted against the promise."""
+    """Options that weaken the promise."""
     if query.source.options.get("expired") != "skip_unprotected":
         return []
     return [
-        "NOT PROTECTED: expired = 'skip_unprotected' goes on without the records that the brokers"
-        " delete before they are read. Which ones those are depends on how many records all units"
-        " sent. As long as none is deleted unread, the promise holds."
+        "NOT PROTECTED: expired = 'skip_unprotected' skips records that the brokers delete before"
+        " they are read. Which records those are depends on how many records all units send. The"
+        " promise holds as long as no unread record is deleted."
     ]
 
 
-def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
-    """What several sinks add up to, source by source; empty for a single sink.
+def explain_total(sinks: Sequence[tuple[str, Query, Plan]], folder: str) -> str:
+    """The joint promise of several sinks, source by source; empty for a single sink.
 
-    Sources that may read the same records count as one.
+    Sources that may read the same records count as one. Paths are relative to the folder.
     """
     groups: dict[tuple[object, ...], list[tuple[str, Query, Plan]]] = {}
-    for sink in sinks:
+    shared = shared_groups([query.source for _, query, _ in sinks], folder)
+    for sink, group in zip(sinks, shared, strict=True):
         query = sink[1]
-        seen = (other.source for _, other, _ in sinks)
-        first = next(source.name for source in seen if may_share(source, query.source))
-        groups.setdefault((first, query.unit_names, query.period_us), []).append(sink)
+        groups.setdefault((group, query.unit_names, query.period_us), []).append(sink)
     lines = []
     for members in groups.values():
         if len(members) < 2:
             continue
         query = members[0][1]
-        nu, epsilon, delta = total([plan for _, _, plan in members])
+        nu, epsilon, delta = compose([plan.calibration for _, _, plan in members])
         names = ", ".join(name for name, _, _ in members)
         sources = list(dict.fromkeys(member.source.name for _, member, _ in members))
         same = " (which may read the same records)" if len(sources) > 1 else ""
@@ -166,9 +149,9 @@ def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
             f" {_number(delta)})-DP for each {unit_text(query.unit_names, query.period_us)}:"
             f" nu^2 adds up to {_number(nu**2)}, the deltas add up."
         )
-    if len(groups) > len({first for first, _, _ in groups}):
+    if len(groups) > len(set(shared)):
         lines.append(
-            "Some sinks over one source protect different units. What they add up to for a person"
+            "Some sinks over one source protect different units. Their joint promise for a person"
             " depends on how many of the smaller units a person has, and is not stated here."
         )
     return "\n".join(lines) + "\n" if lines else ""
@@ -177,17 +160,17 @@ def explain_total(sinks: Sequence[tuple[str, Query, Plan]]) -> str:
 def _promise(name: str, query: Query, plan: Plan) -> str:
     calibration = plan.calibration
     return (
-        f"{name}: everything it ever releases, over all groups, windows and triggers, is"
+        f"{name}: its whole output, over all groups, windows and triggers, is"
         f" ({_number(calibration.epsilon)}, {_number(calibration.delta)})-differentially private"
         f" for each {unit_text(query.unit_names, query.period_us)}, as long as the secret is kept"
         " and only one instance runs.\n"
-        "Not protected: how long things take, the parameters themselves, and what was chosen by"
-        " looking at the stream. Another pipeline over the same data spends again."
+        "Not protected: processing times, the parameters themselves, and any choice that was made"
+        " by looking at the stream. Another pipeline over the same data spends again."
     )
 
 
 def unit_text(names: Sequence[str], period_us: int | None) -> str:
-    """Who is protected."""
+    """The protected unit, in words."""
     unit = names[0] if len(names) == 1 else f"({', '.join(names)})"
     return unit if period_us is None else f"{unit} in each period of {duration(period_us)}"
 
@@ -200,22 +183,22 @@ def _protected(query: Query) -> str:
     if query.period_us is not None:
         period = duration(query.period_us)
         text += (
-            f" in one period of {period} (UTC, by the row's own timestamp). Not protected as a"
-            f" whole is what {listed} does over several periods: each is a unit of its own, and"
-            " what they reveal adds up"
+            f" in one period of {period} (UTC, by the row's own timestamp). The rows of {listed}"
+            " over several periods are not protected as a whole: each period is a unit of its own,"
+            " and the privacy losses add up"
         )
     text += ". All rows of a unit are protected together."
     if len(names) > 1:
         text += (
-            f" Protected is that a {names[0]} occurs with one value of {', '.join(names[1:])}. Not"
-            f" protected as a whole is a {names[0]}: its other combinations are units of their"
-            " own, and what they reveal adds up."
+            f" The promise hides whether a {names[0]} occurs with one value of"
+            f" {', '.join(names[1:])}. A {names[0]} is not protected as a whole: its other"
+            " combinations are units of their own, and the privacy losses add up."
         )
     if "VARCHAR" in query.unit_types:
         name = names[query.unit_types.index("VARCHAR")]
         text += (
-            f" Texts are compared as they are: 'u', 'U' and 'u ' are three units, each with bounds"
-            f" of its own. Where {name} may be written in several ways, make it one in the FROM"
+            f" Texts are compared byte by byte: 'u', 'U' and 'u ' are three units, each with bounds"
+            f" of its own. If {name} can be written in several ways, normalise it in the FROM"
             f" clause: FROM (SELECT LOWER(TRIM({name})) AS {name}, ... FROM {query.source.name})."
         )
     return text + " Rows without a unit are dropped."
@@ -252,14 +235,14 @@ def _arrival(query: Query) -> str:
         return ""
     if query.source.connector != "python":
         return (
-            " A row belongs to the first trigger that is due after it arrived, however long"
+            " A row belongs to the first trigger that is due after the row arrived, however long"
             " triggers take."
         )
     return (
-        " A row belongs to the trigger that takes it: from Python the next call of trigger(), which"
-        " has to follow the clock; from a streaming DataFrame the batch that Spark plans when the"
-        " one before has ended. There a unit whose rows take long moves those of others: that is"
-        " NOT PROTECTED."
+        " A row from Python belongs to the next call of trigger(), which has to follow the clock. A"
+        " row of a streaming DataFrame belongs to the batch that Spark plans when the previous one"
+        " has ended. There, a unit whose rows take long to process delays the rows of others: that"
+        " is NOT PROTECTED."
     )
 
 
@@ -270,16 +253,16 @@ def _triggers(plan: Plan) -> str:
 def _bounding(query: Query, plan: Plan) -> str:
     caps = plan.caps
     text = (
-        f"Of each unit at most {caps.records} rows count over the whole stream"
+        f"At most {caps.records} rows of each unit count over the whole stream"
         f" (max_rows_contributed), and at most {caps.records_per_key} in one group and window"
         " (max_rows_per_group); further rows are dropped."
     )
     if query.period_us is not None:
         text = text.replace("over the whole stream", "in one period")
     if plan.public_keys is None:
-        waiting = " that are not out yet" if plan.spares_votes else ""
+        waiting = " that are not yet released" if plan.spares_votes else ""
         text += (
-            f" It helps to select at most {caps.selections} groups{waiting}"
+            f" A unit votes for at most {caps.selections} groups{waiting}"
             " (max_selections_contributed)."
         )
     return text
@@ -296,7 +279,7 @@ def _keys(query: Query, plan: Plan) -> str:
     after = (
         "From then on it is released at every trigger of its window."
         if plan.release == "every_trigger"
-        else "Its count then starts anew, and it is silent until it is selected again."
+        else "Its count then starts again at 0, and it is not released until it is selected again."
     )
     least = "" if selection.minimum == 0 else f", and never with fewer than {selection.minimum + 1}"
     return (

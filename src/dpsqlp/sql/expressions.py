@@ -1,7 +1,7 @@
-"""Expressions of the row part: what works on one row by itself, the same every time.
+"""Expressions of the row part: they work on one row by itself, and never vary.
 
 Privacy contract: every function is looked up in DuckDB's own catalogue; one that is not known to be
-a constant function of its arguments is refused.
+a deterministic function of its arguments is refused.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from dpsqlp.sql.database import Binder, DatabaseError, bad_function, quote
+from dpsqlp.sql.binder import Binder
+from dpsqlp.sql.functions import bad_function
 from dpsqlp.sql.location import Text
+from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import Scope, sql
 from dpsqlp.sql.row_limits import captured, unbounded
+from dpsqlp.sql.syntax import DatabaseError
 
 ROW_WISE = "The row part sees one row at a time."
 PUBLIC_WAY_OUT = "Prepare public data in CREATE PUBLIC TABLE, where any query is allowed."
@@ -54,8 +57,8 @@ class Expressions:
         self.binder = binder
 
     def check(self, node: exp.Expr, scope: Scope | None = None) -> None:
-        """Refuse what does not work on a row by itself, the same every time; and constants that
-        are NULL on every row, which would look like a stream without rows."""
+        """Refuse expressions that do not work on a row by itself, or vary; and constants that are
+        NULL on every row, which would look like a stream without rows."""
         if node.find(exp.Query):
             raise self.refused_subquery(node)
         for below in node.find_all(exp.Window, exp.Explode, exp.Unnest, exp.Placeholder):
@@ -95,15 +98,15 @@ class Expressions:
         facts = {
             "aggregate": f"{name} couples rows. {ROW_WISE}",
             "varying": f"{name} may give another value when it is evaluated again, so a restart"
-            " would see other data",
+            " would compute with other data",
             "table": f"{name} is a table function",
-            "constant": f"{name} stops a run on a part of time, a time zone or an escape character"
-            " that it does not know, so that is a constant",
+            "constant": f"{name} stops a run on an unknown part of time, time zone or escape"
+            " character, so this argument must be a constant",
             "unchecked": f"{name} can make timestamps that are out of range, which stop a run",
             "fatal": f"{name} can end the process on some values",
-            "length": f"{name} could make a result of any length of one row",
+            "length": f"{name} could make a result of any length from one row",
             "repeated": f"{name} could repeat a text of one row any number of times",
-            "growing": f"{name} could make a result of any length of one row",
+            "growing": f"{name} could make a result of any length from one row",
         }
         ways_out = {
             "aggregate": "Aggregate in the SELECT WITH DIFFERENTIAL_PRIVACY. " + PUBLIC_WAY_OUT,
@@ -135,7 +138,7 @@ class Expressions:
         if not names:
             return
         columns: list[exp.Expr] = [
-            exp.Var(this=f"{'.'.join(map(quote, parts))} AS c{number}")
+            exp.Var(this=f"{'.'.join(map(quote_identifier, parts))} AS c{number}")
             for number, parts in enumerate(names)
         ]
         try:  # what is no column here belongs to a lambda further out
@@ -166,7 +169,7 @@ class Expressions:
         named = ", ".join(f"{text} AS c{number}" for number, text in enumerate(texts))
         try:
             found = self.binder.types(scope.query([exp.Var(this=named)]))
-        except DatabaseError:  # said by who binds the whole
+        except DatabaseError:  # reported where the whole query is bound
             return
         kinds = dict(zip(texts, (kind for _, kind in found), strict=True))
         for typed, constant in pairs:
@@ -178,7 +181,7 @@ class Expressions:
         if not self.binder.reads(node.name, kind):
             raise self.text.refuse(
                 node,
-                f"{sql(node)} is no {kind}, so this would be NULL on every row",
+                f"{sql(node)} is not a {kind}, so this would be NULL on every row",
                 "Correct the constant, or compare with a column of its type.",
             )
 
@@ -199,7 +202,7 @@ class Expressions:
     def translate(
         self, problem: DatabaseError, place: exp.Expr, scope: Scope | None = None
     ) -> Exception:
-        """DuckDB's complaint as ours, at the column or function it is about."""
+        """DuckDB's error as an SqlError, at the column or function that it names."""
         quoted = str(problem).split('"')[1::2]
         names = {name.lower() for name in [problem.name, *quoted] if name}
         way_out = "Check names and types against the source and the public tables."

@@ -72,7 +72,7 @@ def _group_node(
     aliases: Mapping[str, exp.Expr],
     scope: Scope,
 ) -> exp.Expr:
-    """What a GROUP BY item stands for: a position, an alias or itself."""
+    """The expression of a GROUP BY item: by position, by alias or itself."""
     if isinstance(node, exp.Literal) and node.is_int:
         number = int(node.name)
         if not 1 <= number <= len(select.expressions):
@@ -95,7 +95,7 @@ def check_unit(
             raise text.refuse(
                 column,
                 f"The unit {column.name} does not come from the stream's own row: a join or UNNEST"
-                " stands between, which may hide whose row it is",
+                " comes between, which may hide whose row it is",
                 "Take the unit from a column of the source.",
             )
     keys = [key for key in groups.keys if isinstance(key, exp.Column)]
@@ -103,13 +103,13 @@ def check_unit(
     if len({k.name.lower() for k in grouped}) == len({u.name.lower() for u in options.unit}):
         raise text.refuse(
             grouped[0],
-            "Grouping by the unit would publish one row per unit, which is what is protected",
+            "Grouping by the unit would publish one row per unit, and units are protected",
             "Group by something that many units share.",
         )
 
 
 def check_period(text: Text, options: PrivacyOptions, groups: Groups, emit: Emit) -> None:
-    """Refuse a unit period that has no place on the grid of triggers."""
+    """Refuse a unit period that does not fit the grid of triggers."""
     if options.period_us is None:
         return
     assert options.period_node is not None

@@ -1,4 +1,4 @@
-"""Places in the SQL text, for errors: line, column, the line itself with a caret."""
+"""Locations in the SQL text, for errors: line, column, and the line with a caret."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Text:
         return self.error(fact, way_out, max(offset, end - max(len(word), 1) + 1), end)
 
     def written(self, node: exp.Expr) -> str:
-        """How the user wrote the word a node stands at."""
+        """The word at a node, as the user wrote it."""
         start, end = span(node)
         return self.text[start : end + 1]
 

@@ -114,7 +114,7 @@ def read_options(text: Text, statement: exp.Expr, role: str) -> dict[str, Option
         if value is None:
             raise text.refuse(
                 option.expression,
-                f"The value of {option.name} is a text, a number, true or false",
+                f"The value of {option.name} must be a text, a number, true or false",
                 "Quote texts: path = 'events/*.parquet'.",
             )
         if option.name in options:
@@ -145,7 +145,9 @@ def read_options(text: Text, statement: exp.Expr, role: str) -> dict[str, Option
         if not isinstance(value, kind):
             wanted = "true or false" if kind is bool else "a text in quotes"
             raise text.refuse(
-                nodes[name].expression, f"The value of {name} is {wanted}", f"Write {name} = ...."
+                nodes[name].expression,
+                f"The value of {name} must be {wanted}",
+                f"Write {name} = ....",
             )
         if name in _CHOICES and value not in _CHOICES[name]:
             raise text.refuse(
@@ -170,7 +172,8 @@ def from_environment(options: Mapping[str, OptionValue]) -> dict[str, OptionValu
         def value(match: re.Match[str]) -> str:
             if match[1] not in os.environ:
                 raise PlanError(
-                    f"An option names {match[0]}, and the environment has no {match[1]}. Set it."
+                    f"An option refers to {match[0]}, and the environment has no variable"
+                    f" {match[1]}. Set it."
                 )
             found = os.environ[match[1]]
             return _in_dsn(found, text, match.start()) if name == "dsn" else found
@@ -317,7 +320,7 @@ class _Reader:
         ):
             limit = "" if below == math.inf else f" and below {below:g}"
             raise self.text.refuse(
-                node, f"{name} is a number above {above:g}{limit}", "Give such a number."
+                node, f"{name} must be a number above {above:g}{limit}", "Change the value."
             )
         return float(value)
 
@@ -328,7 +331,7 @@ class _Reader:
         value = str(_literal(node) if not isinstance(node, exp.Column) else node.name).lower()
         if value not in known:
             listed = " or ".join(f"'{k}'" for k in known)
-            raise self.text.refuse(node, f"{name} is {listed}", _nearest(value, known))
+            raise self.text.refuse(node, f"{name} must be {listed}", _nearest(value, known))
         return value
 
     def columns(self, name: str) -> tuple[exp.Column | None, ...]:
@@ -383,7 +386,7 @@ class _Reader:
 
 
 def _literal(node: exp.Expr) -> OptionValue | None:
-    """A literal's value; None if it is none."""
+    """The value of a literal; None for anything else."""
     negative = isinstance(node, exp.Neg)
     inner = node.this if isinstance(node, exp.Neg) else node
     if isinstance(inner, exp.Boolean) and not negative:

@@ -66,7 +66,7 @@ def _output(text: Text, projection: exp.Expr, groups: Groups, formula: Formula |
     if column is None:
         raise text.refuse(
             projection,
-            "A selected column is a group key, the window or an aggregate; this is none of them",
+            "A selected column must be a group key, the window or an aggregate",
             "Add it to GROUP BY as it is written here.",
         )
     kind, released = column
@@ -82,7 +82,7 @@ def _check_outputs(text: Text, select: exp.Select, groups: Groups, outputs: list
                 raise text.refuse(
                     projection,
                     f"Two released columns would be named {name}",
-                    f"Each aggregate brings <alias>_sd; {', '.join(FIXED)} are always there."
+                    f"Each aggregate adds <alias>_sd; {', '.join(FIXED)} are always released."
                     " Rename it with AS.",
                 )
             taken.add(name.lower())
@@ -91,13 +91,13 @@ def _check_outputs(text: Text, select: exp.Select, groups: Groups, outputs: list
         if f"key_{number}" not in selected:
             raise text.refuse(
                 key,
-                "A group key that is not selected would leave released rows without their group",
+                "A group key is not selected, so released rows would not show their group",
                 "Add it to the SELECT list.",
             )
 
 
 def key_name(outputs: tuple[Output, ...], number: int) -> str:
-    """What a group key is called."""
+    """The name of a group key."""
     return next(o.name for o in outputs if o.kind == "key" and o.sql == f"key_{number}")
 
 

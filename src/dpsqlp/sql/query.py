@@ -24,12 +24,12 @@ class SourceDef:
 
     @property
     def connector(self) -> str:
-        """What the stream is read with; without one, batches are handed in from Python."""
+        """The connector that reads the stream; by default, batches come from Python."""
         return str(self.options.get("connector", "python"))
 
     @property
     def bounded(self) -> bool:
-        """Whether it is finished history, which alone may be replayed on event time."""
+        """Whether it is finished history; only that may be replayed on event time."""
         return self.connector == "files" and not self.options.get("follow", False)
 
 
@@ -87,7 +87,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What one sink computes.
+    """The computation of one sink.
 
     `row_sql` is DuckDB SQL over a relation with the source's name. It never fails on a row and
     gives, in this order, unit_0.., key_0.., window_number, timestamp_us, [period_number],

@@ -1,4 +1,4 @@
-"""What happens to released values: HAVING, ORDER BY, LIMIT and the selected columns.
+"""The release query: HAVING, ORDER BY, LIMIT and the selected columns, over released rows.
 
 All of it is post-processing, per window and trigger, with ties broken by key bytes, so that a retry
 gives the same rows in the same order.
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from dpsqlp.sql.aggregates import find_aggregates
-from dpsqlp.sql.database import quote
 from dpsqlp.sql.expressions import Expressions
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import Output
+from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import sql
 
 FIXED = ("window_start", "window_end", "trigger", "final")
@@ -70,7 +70,7 @@ class Post:
             raise self.text.refuse(
                 node,
                 f"{node.name} in {clause} is neither a group key, the window nor an aggregate",
-                "Filter rows with WHERE; HAVING and ORDER BY act on what is released.",
+                "Filter rows with WHERE; HAVING and ORDER BY act on released rows.",
             )
         copied = node.copy()
         for old, new in zip(
@@ -111,9 +111,9 @@ def release_sql(text: Text, select: exp.Select, outputs: tuple[Output, ...], pos
 def _selected(outputs: tuple[Output, ...]) -> list[str]:
     columns = []
     for output in outputs:
-        columns.append(f"{output.sql} AS {quote(output.name)}")
+        columns.append(f"{output.sql} AS {quote_identifier(output.name)}")
         if output.sd_sql is not None:
-            columns.append(f"{output.sd_sql} AS {quote(output.name + '_sd')}")
+            columns.append(f"{output.sd_sql} AS {quote_identifier(output.name + '_sd')}")
     return columns
 
 
@@ -142,5 +142,7 @@ def _number(text: Text, node: exp.Expr | None, clause: str) -> int | None:
     value = node.expression
     more = [part for name, part in node.args.items() if part and name not in ("this", "expression")]
     if more or not (isinstance(value, exp.Literal) and value.is_int):
-        raise text.refuse(node, f"{clause} is a whole number", f"Write {clause} 10 or so.")
+        raise text.refuse(
+            node, f"{clause} must be a whole number", f"Write, for example, {clause} 10."
+        )
     return int(value.name)

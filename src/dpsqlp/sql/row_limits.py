@@ -1,19 +1,20 @@
-"""What one row may become: functions whose result could be of any length are bounded, or refused.
+"""Limits per row: functions whose result could have any length are bounded, or refused.
 
 DuckDB's memory limit does not cover the values of a vector, so a text of 4 GB or a list of a
-billion numbers ends the process, and every retry of its trigger does too. What a row may ask for
-is therefore bounded before it runs, by DuckDB's own reading of the query:
+billion numbers ends the process, and so does every retry of its trigger. The results are therefore
+bounded before the query runs, by DuckDB's own reading of it:
 
 * A length or a number of repetitions is constant, or LEAST(x, n) with a constant n.
-* What a function puts in many places (a separator, a replacement, a format) is constant, and a
-  lambda takes no text or list from the row into each element.
+* An argument that a function repeats (a separator, a replacement, a format) is constant, and a
+  lambda takes no text or list of the row into each element.
 * A list that is unnested has at most `ROWS_MAX` elements, or the row is left out; with several
-  UNNESTs they share that. A text of a unit or key has at most `BYTES_MAX` bytes, likewise.
+  UNNESTs they share that. A text of a unit or key has at most `BYTES_MAX` bytes, or the row is left
+  out.
 
-So what a row becomes is linear in its own size, or bounded by constants of the query.
+So a row's result is linear in the size of the row, or bounded by constants of the query.
 
-Not covered: how large the rows of a source are, and how long functions take that compare two long
-texts, such as LEVENSHTEIN.
+Not covered: the size of a source's rows, and the time of functions that compare two long texts,
+such as LEVENSHTEIN.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from dpsqlp.sql.database import arguments_of, nodes_of, syntax_tree
+from dpsqlp.sql.syntax import arguments_of, nodes_of, syntax_tree
 
 ROWS_MAX = 1 << 16
 BYTES_MAX = 1 << 14
@@ -46,7 +47,7 @@ _FORMATS = ("printf", "format")
 _FILTERS = ("list_filter", "array_filter", "filter")  # whose result is part of the list
 # In any case: by their lambda, by all pairs of characters, by the indentation of what is deep.
 _GROWING = ("list_reduce", "array_reduce", "reduce", "damerau_levenshtein", "json_pretty")
-_ROW = {"class": "COLUMN_REF"}  # something of the row
+_ROW = {"class": "COLUMN_REF"}  # a value of the row
 
 
 def unbounded(query: str) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""The row part: what stands below the aggregation, one input row at a time.
+"""The row part: the query below the aggregation, one input row at a time.
 
 Implements section 2 of the privacy mathematics for the row query: it maps each row of the stream by
 itself, with frozen public tables, to zero or more rows. What couples rows or varies between
@@ -6,8 +6,8 @@ evaluations is refused; an expression that fails on a row yields NULL.
 
 Privacy contract: within one FROM there is at most one relation that comes from the stream, and it
 is on the preserved side of every join, so an output row depends on one input row. Every expression
-that may fail stands in TRY; `sql.growth` bounds what a row may become. Bounding comes after all of
-it.
+that may fail stands in TRY; `sql.row_limits` bounds the rows and bytes that one row may become. The
+unit's contributions are bounded after all of it.
 """
 
 from __future__ import annotations
@@ -217,10 +217,10 @@ class RowPart:
             self.expressions.check(node.expressions[0], scope)
             origin = scope.origins(node.expressions[0]) | {UNNEST}
             names = [c.name.lower() for c in alias.columns] if alias else []
-            item: exp.Expr = exp.Unnest(
-                expressions=[self._bounded(node.expressions[0])],
-                alias=alias.copy() if alias else None,
-            )
+            # As a relation of its own, DuckDB would copy the whole list into each of its rows.
+            element = exp.alias_(exp.Explode(this=self._bounded(node.expressions[0])), "unnest")
+            elements = exp.Subquery(this=exp.Select(expressions=[element]))
+            item = exp.Lateral(this=elements, alias=alias.copy() if alias else None)
             name = node.alias.lower()
             return item, Relation(name, dict.fromkeys(names or ["unnest"], origin), False)
         if isinstance(node, exp.Values) and not extra:
@@ -241,7 +241,7 @@ class RowPart:
         raise refused_relation(self.text, node)
 
     def _bounded(self, node: exp.Expr) -> exp.Expr:
-        """A list, NULL where it fails or would make more rows of one than it may."""
+        """A list, NULL where it fails or has more elements than a row may become rows."""
         short = exp.LTE(this=exp.Length(this=node.copy()), expression=self.elements_max.copy())
         return safe(exp.Case(ifs=[exp.If(this=short, true=node.copy())]))
 
@@ -254,8 +254,8 @@ class RowPart:
         if name in self.other_sources:
             raise self.text.refuse(
                 node,
-                f"{node.name} is a second stream: joining streams would let one unit's rows bring"
-                " out another's",
+                f"{node.name} is a second stream: in a join of streams, one unit's rows decide"
+                " which rows of another count",
                 "Use one source for each sink; make reference data a CREATE PUBLIC TABLE.",
             )
         near = difflib.get_close_matches(name, [*self.base, *self.ctes], 1, 0.5)

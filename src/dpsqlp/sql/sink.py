@@ -1,7 +1,7 @@
 """One sink's query: groups, window, unit, aggregates, and the two SQL texts that run.
 
 The row query (text that runs below the aggregation) and the release query (text that runs on what
-is released) are the only parts of the user's SQL that reach an engine. Between them is the core.
+is released) are the only parts of the user's SQL that reach an engine. The core is between them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from sqlglot import exp
 from dpsqlp.accounting.model import ContributionBounds, Process
 from dpsqlp.entropy.canonical import encode, kind_of
 from dpsqlp.sql.aggregates import Aggregates, default_name
+from dpsqlp.sql.binder import Binder
 from dpsqlp.sql.canonical_form import normal_form
-from dpsqlp.sql.database import Binder, DatabaseError, check_rows, quote
 from dpsqlp.sql.dialect import PrivacyClause
 from dpsqlp.sql.emit import read_emit
 from dpsqlp.sql.expressions import Expressions
+from dpsqlp.sql.functions import check_rows
 from dpsqlp.sql.groups import Groups, check_period, check_unit, read_groups, read_timestamp
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions, read_privacy
 from dpsqlp.sql.outputs import key_name, read_outputs, released_column
 from dpsqlp.sql.query import Hop, PublicTable, Query, SourceDef, Tumble
+from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import Scope, safe, sql
 from dpsqlp.sql.release import Post, release_sql
 from dpsqlp.sql.row_limits import BYTES_MAX, unbounded
 from dpsqlp.sql.rows import RowPart
+from dpsqlp.sql.syntax import DatabaseError
 
 _SCALARS = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
@@ -119,7 +122,7 @@ def compile_query(
 
 
 def _caps(options: PrivacyOptions, processes: Sequence[Process]) -> ContributionBounds:
-    """The caps; by default a count of distinct units leaves out none that a row is kept of."""
+    """The bounds; by default COUNT(DISTINCT unit) counts every unit with a kept row."""
     distinct = any(process.kind == "distinct" for process in processes)
     if distinct and not options.selections_given:
         return replace(options.caps, selections=options.caps.records)
@@ -148,7 +151,7 @@ def _event_column(select: exp.Select, source: SourceDef, timestamp: exp.Expr | N
 def _private_select(text: Text, node: exp.Expr) -> exp.Select:
     if isinstance(node, exp.SetOperation):
         raise text.refuse(
-            node, "A sink has one SELECT", "Use one sink for each; what they spend adds up."
+            node, "A sink has one SELECT", "Use one sink for each; their spending adds up."
         )
     if not isinstance(node, exp.Select):
         raise text.refuse(
@@ -157,7 +160,7 @@ def _private_select(text: Text, node: exp.Expr) -> exp.Select:
     if not isinstance(node.args.get("hint"), PrivacyClause):
         raise text.refuse(
             node,
-            "A sink publishes, so its SELECT must be private",
+            "A sink publishes its result, so its SELECT must be private",
             "Write SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = ..., delta = ...,"
             " privacy_unit_column = ..., max_rows_contributed = ...) ....",
         )
@@ -172,7 +175,7 @@ def _private_select(text: Text, node: exp.Expr) -> exp.Select:
                 f"{word} is not supported here",
                 "Groups are distinct already; leave DISTINCT out."
                 if word == "DISTINCT"
-                else "HAVING, ORDER BY and LIMIT act on what is released.",
+                else "HAVING, ORDER BY and LIMIT act on released rows.",
             )
     return node
 
@@ -336,16 +339,16 @@ def _public_keys(
             "Define it with CREATE PUBLIC TABLE name AS SELECT ....",
         )
     columns = ", ".join(
-        f"CAST({quote(name)} AS {kind}) AS key_{n}"
+        f"CAST({quote_identifier(name)} AS {kind}) AS key_{n}"
         for n, (name, kind) in enumerate(zip(names, types, strict=True))
     )
     try:
-        query = f"SELECT {columns} FROM {quote(table.name)}"
+        query = f"SELECT {columns} FROM {quote_identifier(table.name)}"
         rows = binder.connection.sql(query).to_arrow_table()
     except duckdb.ConversionException:
         raise text.refuse(
             node,
-            f"The public table {node.name} has values that are no group keys: those are"
+            f"The public table {node.name} has values that cannot be group keys, which are"
             f" {', '.join(types)}",
             "Correct them, or cast the group key in GROUP BY.",
         ) from None

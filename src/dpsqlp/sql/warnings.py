@@ -1,4 +1,4 @@
-"""What an operator should know before a query runs: weak promises, and noise that could be less."""
+"""Warnings before a query runs: weak promises, and noise that could be smaller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _epsilon(query: Query) -> list[str]:
     if query.epsilon <= _EPSILON_MAX:
         return []
     return [
-        f"WARNING: epsilon = {query.epsilon:g} is above {_EPSILON_MAX:g}. What is released may be"
+        f"WARNING: epsilon = {query.epsilon:g} is above {_EPSILON_MAX:g}. The releases may be"
         f" e^{query.epsilon:g} times as likely with a unit as without it, which hardly protects"
         " anybody. Choose a smaller one; 1 is a common choice."
     ]

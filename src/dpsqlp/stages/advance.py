@@ -1,13 +1,15 @@
 """advance: move the keys of one window and shard to the next trigger.
 
 Privacy contract: earlier stages have enforced the caps, so a unit's votes and values shift the
-noise processes by no more than the accounting charges. Selection follows `count > minimum` and
-`count + <xi(j)> >= thr(j)`, where j counts from the window's first trigger (later rounds: from
+noise processes by no more than the accounting charges. A key is selected if `count > minimum` and
+`count + <xi(j)> >= thr(j)`, where j counts from the window's first trigger (in later rounds, from
 the trigger after the last release), never from a key's first appearance. After selection a key is
 released at every trigger (`every_trigger`), or once, which begins a new round (`threshold`).
 
-Only keys with new records and keys that are due are looked at; the others cannot be selected now,
-which the paths evaluated earlier have shown. Releases equal those of a scan over all keys.
+Only keys with new records and keys that are due are examined. The paths evaluated earlier show that
+the others cannot be selected now, so releases equal those of a scan over all keys.
+
+Proof: docs/proof.md, Lemmas 8, 9, 13, 14 and 17.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from numpy.typing import NDArray
 from dpsqlp.accounting.model import SELECTION
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.noise import Noise
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.mechanisms.paths import path_ends, paths
 from dpsqlp.plan import Plan
 from dpsqlp.stages.combine import Groups
-from dpsqlp.tables.keys import PEAK_UNKNOWN, KeyTable
+from dpsqlp.tables.keys import MARGIN_UNKNOWN, KeyTable
 
-_PEAK_MIN = -(1 << 30)
+_MARGIN_MIN = -(1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ class ShardRelease:
 
     key_text: Encoded
     values: NDArray[np.int64]  # (keys, processes), in quanta
-    changed: NDArray[np.int64]  # the rows of the table that are not as they were
-    selected: Words  # the ids of the keys selected now
+    changed: NDArray[np.int64]  # the table's rows that changed
+    selected: Array128  # the ids of the keys selected now
 
 
 def advance(
@@ -49,19 +51,19 @@ def advance(
     window: int,
     step: int,
 ) -> ShardRelease:
-    """Merge the window's new groups at trigger number `step` of the window, and release."""
+    """Merge the window's new groups at step `step` of the window, and release."""
     rows = table.insert_keys(groups.key, groups.key_text, groups.text)
     candidates = _accumulate(
         table.rows, table.totals, rows, groups.last_vote_step, groups.votes, groups.values, step
     )  # rows with new records, each once
     selected = _select(plan, noises, table, candidates, window, step)  # rows
     slots = _slots(table, selected)
-    if not plan.rounds:  # what was selected before is released again
+    if not plan.rounds:  # keys selected before are released again
         slots = np.arange(table.released.size)
     values = _perturb(plan, noises, table, slots, window, step)
     if plan.rounds:
         _begin_round(table, selected, step)
-    changed = np.concatenate([candidates, selected[table.rows["touched"][selected] != step]])
+    changed = np.concatenate([candidates, selected[table.rows["updated"][selected] != step]])
     texts = table.texts(table.released.rows[slots])
     return ShardRelease(texts, values, changed, table.ids(selected))
 
@@ -79,14 +81,14 @@ def _select(
     window: int,
     step: int,
 ) -> NDArray[np.int64]:
-    """The rows selected now; the others learn when they are due."""
+    """The rows selected now. The step at which the others are due is predicted."""
     selection = plan.calibration.selection
     if selection is None:
         return np.empty(0, np.int64)
     due = table.take_due(step)  # more records only raise a count, so a due key is selected
     open_rows, stop = _undecided(
         table.rows, candidates, selection.minimum, step, plan.triggers
-    )  # rows whose paths must be looked at, up to which step of their round
+    )  # rows whose paths must be evaluated, up to which step of their round
     thresholds = np.array(selection.thresholds, np.int64)
     noise = noises[SELECTION]
     seeds = noise.seeds(table.ids(open_rows), window, table.rows["round"][open_rows])
@@ -101,7 +103,7 @@ def _select(
 
 
 def _slots(table: KeyTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows' places among the released keys, given to them if they have none."""
+    """The rows' indices among the released keys, assigned if they have none."""
     new = rows[table.rows["slot"][rows] == 0]
     table.rows["slot"][new] = table.released.append(new) + 1
     table.rows["due"][rows] = 0
@@ -116,11 +118,11 @@ def _perturb(
     window: int,
     step: int,
 ) -> NDArray[np.int64]:
-    """Totals and noise of released keys, in quanta. Their paths move on to `step`."""
+    """Totals plus noise of released keys, in quanta. Their paths advance to `step`."""
     released = table.released
     rows = released.rows[slots]
     ids = table.ids(rows)
-    start = released.at[slots]  # 0 for new keys, and for all after a restart
+    start = released.at[slots]  # 0 for new keys, and for all keys after a restart
     assert (start < step).all(), "a key has one value of noise for each trigger"
     stop = np.full(len(slots), step, np.int64)
     values = np.empty((len(slots), len(plan.calibration.processes)), np.int64)
@@ -140,62 +142,62 @@ def _perturb(
 
 def _begin_round(table: KeyTable, rows: NDArray[np.int64], step: int) -> None:
     table.rows["count"][rows] = 0
-    table.rows["last"][rows] = step
+    table.rows["round_start"][rows] = step
     table.rows["round"][rows] += 1
-    table.rows["peak"][rows] = PEAK_UNKNOWN
+    table.rows["best_margin"][rows] = MARGIN_UNKNOWN
 
 
 @numba.njit(nogil=True, cache=True)
 def _accumulate(keys, totals, rows, last_vote_step, votes, values, step):  # type: ignore[no-untyped-def]
-    """Add the groups; returns the rows touched."""
-    touched = np.empty(len(rows), np.int64)
+    """Add the groups; returns the rows updated."""
+    updated = np.empty(len(rows), np.int64)
     size = 0
     for k in range(len(rows)):
         row = rows[k]
-        if keys[row].touched != step:
-            keys[row].touched = step
-            touched[size] = row
+        if keys[row].updated != step:
+            keys[row].updated = step
+            updated[size] = row
             size += 1
-        # a vote after one in this round adds nothing: the unit has counted
-        if last_vote_step[k] <= keys[row].last:
+        # after an earlier vote in this round the unit has counted already
+        if last_vote_step[k] <= keys[row].round_start:
             keys[row].count += votes[k]
         for p in range(values.shape[1]):
             totals[row, p] += values[k, p]
-    return touched[:size].copy()
+    return updated[:size].copy()
 
 
 @numba.njit(nogil=True, cache=True)
 def _undecided(keys, candidates, minimum, step, triggers):  # type: ignore[no-untyped-def]
-    """Candidates whose paths must be looked at, and how far."""
+    """Candidates whose paths must be evaluated, and how far."""
     rows = np.empty(len(candidates), np.int64)
     stop = np.empty(len(candidates), np.int64)
     size = 0
     for row in candidates:
-        # under every_trigger a released key stays released; under threshold `last` says its round
-        if (keys[row].slot != 0 and keys[row].last == 0) or keys[row].count <= minimum:
+        # under every_trigger a released key stays released; under threshold a round has begun
+        if (keys[row].slot != 0 and keys[row].round_start == 0) or keys[row].count <= minimum:
             continue
         due = keys[row].due
-        if due == step or (due == 0 and keys[row].count + np.int64(keys[row].peak) < 0):
+        if due == step or (due == 0 and keys[row].count + np.int64(keys[row].best_margin) < 0):
             continue
         rows[size] = row
-        stop[size] = (due if due > 0 else triggers) - keys[row].last
+        stop[size] = (due if due > 0 else triggers) - keys[row].round_start
         size += 1
     return rows[:size].copy(), stop[:size].copy()
 
 
 @numba.njit(nogil=True, cache=True)
 def _predict(keys, rows, xi, offsets, sigma, thresholds, step):  # type: ignore[no-untyped-def]
-    """Set `due` to the next release without new data, or `peak` if there is none."""
+    """Set `due` to the step of the next release without new data, or else `best_margin`."""
     for k in range(len(rows)):
         row = rows[k]
-        last = keys[row].last
-        peak = np.int64(_PEAK_MIN)
+        start = keys[row].round_start
+        best_margin = np.int64(_MARGIN_MIN)
         keys[row].due = 0
-        for j in range(step - last, offsets[k + 1] - offsets[k] + 1):
+        for j in range(step - start, offsets[k + 1] - offsets[k] + 1):
             margin = np.int64(np.rint(xi[offsets[k] + j - 1] * sigma)) - thresholds[j - 1]
             if keys[row].count + margin >= 0:
-                keys[row].due = j + last
+                keys[row].due = j + start
                 break
-            peak = max(peak, margin)
+            best_margin = max(best_margin, margin)
         if keys[row].due == 0:
-            keys[row].peak = peak
+            keys[row].best_margin = best_margin

@@ -1,9 +1,9 @@
-"""Admit a micro-batch: check it against the plan, drop what cannot count, make it numbers.
+"""admit: check a micro-batch against the plan, drop records that cannot count, encode the rest.
 
-Privacy contract: a record is dropped here by looking at that record, the plan and the public
-clock alone: null unit, a window or period that is not open at this trigger, a key that is not
-public. Values are clamped and quantised towards zero, so that no record adds more than its bound.
-Nothing here looks at state.
+Privacy contract: whether a record is dropped depends only on that record, the plan and the public
+clock: a null unit, a window or period that is not open at this trigger, a key that is not public.
+Values are clamped and truncated towards zero in quanta, so that no record adds more than its bound.
+Nothing here reads state (docs/proof.md, Lemma 4).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded, encode, kind_of
 from dpsqlp.entropy.identify import Identifier
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.errors import BatchError
 from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.route import unit_shard_hashes
 from dpsqlp.tables.table import Table
 
-ABSENT = np.iinfo(np.int64).min  # a null value: adds nothing, sorts first
+ABSENT = np.iinfo(np.int64).min  # a null value: adds nothing, and sorts first
 _NUMERIC = ("integer", "float", "decimal", "boolean", "null")
 
 
@@ -35,7 +35,7 @@ class MicroBatch:
     unit: tuple[pa.Array, ...]
     key: tuple[pa.Array, ...]
     window: pa.Array  # window numbers on the plan's grid
-    timestamp: pa.Array  # integers; order a unit's records
+    timestamp: pa.Array  # integers, which order a unit's records
     values: tuple[pa.Array, ...] = ()
     period: pa.Array | None = None  # unit period numbers, if the plan has periods
 
@@ -45,9 +45,9 @@ class Records:
     """Records admitted at a trigger, as columns; one row per record."""
 
     trigger: int
-    unit: Words
-    shard_hash: NDArray[np.int64]  # a public hash of the unit, which says its shard
-    key: Words
+    unit: Array128
+    shard_hash: NDArray[np.int64]  # a public hash of the unit, from which its shard follows
+    key: Array128
     key_text: Encoded  # of the whole batch; record r has text number text[r]
     text: NDArray[np.int64]
     window: NDArray[np.int64]
@@ -60,7 +60,7 @@ class Records:
         return len(self.window)
 
     def subset(self, rows: NDArray[np.int64]) -> Records:
-        """These rows, given in ascending order."""
+        """The records at these positions, which are in ascending order."""
         if len(rows) == len(self):
             return self
         return Records(
@@ -122,7 +122,7 @@ def admit(
 
 
 def _plain(batch: MicroBatch) -> MicroBatch:
-    """The batch without chunks and dictionaries, in which nulls hide."""
+    """The batch without chunks and dictionaries, whose null counts are incomplete."""
 
     def plain(column: Any) -> Any:
         if pa.types.is_dictionary(column.type):
@@ -140,7 +140,7 @@ def _plain(batch: MicroBatch) -> MicroBatch:
 
 
 def _check(plan: Plan, batch: MicroBatch) -> None:
-    """Refuse a micro-batch whose columns are not the plan's."""
+    """Refuse a micro-batch whose columns do not fit the plan."""
     for role, columns, kinds in (
         ("unit", batch.unit, plan.unit_kinds),
         ("key", batch.key, plan.key_kinds),
@@ -184,7 +184,7 @@ def _filter(batch: MicroBatch, keep: NDArray[np.bool_]) -> MicroBatch:
 
 
 def _integers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The numbers, and where they are not null."""
+    """The numbers (0 for null), and a mask of those that are not null."""
     numbers = column.cast(pa.int64())
     if column.null_count == 0:
         return numbers.to_numpy(), np.ones(len(column), bool)
@@ -198,7 +198,7 @@ def _is_open(grid: WindowSchedule, items: NDArray[np.int64], trigger: int) -> ND
 
 
 def _quantise(plan: Plan, batch: MicroBatch, rows: int) -> NDArray[np.int64]:
-    """What each record would add to each process, in quanta."""
+    """The contribution of each record to each process, in quanta."""
     values = np.empty((rows, len(plan.calibration.processes)), np.int64)
     for position, calibrated in enumerate(plan.calibration.processes):
         process = calibrated.process

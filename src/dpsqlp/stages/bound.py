@@ -1,15 +1,15 @@
 """bound: enforce the caps C, c and Cs on every unit, and cast its votes.
 
 Privacy contract (what the accounting charges): over the life of a unit's state at most C records
-are kept, at most c of them for one (key, window), and at most Cs votes are cast. Which ones
-depends on that unit's own records, in the order (trigger, timestamp, key bytes, window, values),
-and on which keys earlier triggers selected, which is output; on nothing else of another unit, a
-shard or the order of arrival within the micro-batch.
+are kept, at most c of them for one (key, window), and at most Cs votes are cast. Which ones depends
+only on that unit's own records, in the order (trigger, timestamp, key bytes, window, values), and
+on the keys that earlier triggers selected, which is output; not on other units' records, shards or
+the order of arrival within the micro-batch (docs/proof.md, Lemmas 5 to 8).
 
-Votes, policy `every_trigger` (and public keys): the unit's first kept record for a (key, window),
-unless that key was already selected at an earlier trigger, where a vote would be spent for nothing.
-Policy `threshold`: once per trigger and (key, window); the vote carries `last_vote_step`, the step
-of the unit's previous vote there, by which the key knows whether the unit has counted in the round.
+Votes under `every_trigger` (and with public keys): the unit's first kept record for a (key, window)
+votes, unless an earlier trigger selected that key: the vote would be wasted. Under `threshold`: one
+vote per trigger and (key, window); it carries `last_vote_step`, the step of the unit's previous
+vote there, which tells the key whether the unit has counted in this round.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.kernels import inlined, kernel, prefetch
 from dpsqlp.plan import Plan
 from dpsqlp.stages.batch import Records
@@ -31,27 +31,27 @@ from dpsqlp.tables.units import UnitTable
 
 _INSERTION_SORT_MAX = 16
 _FETCH_AHEAD = 128
-_LISTED = 8  # so many pairs are a list; more are a hash table
-_LISTED_LOG2 = np.array([1, 1, 1, 2, 2, 3, 3, 3, 3])
+_LIST_MAX = 8  # up to so many pairs are a list; more are a hash table
+_LIST_LOG2 = np.array([1, 1, 1, 2, 2, 3, 3, 3, 3])
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """The kept records, by position, with their votes; and how they changed the unit table."""
+    """The positions of the kept records, their votes, and the changes to the unit table."""
 
     kept: NDArray[np.int64]
     votes: NDArray[np.uint8]  # 0 or 1
     last_vote_step: NDArray[np.int64]  # 0 without a vote
-    distinct: NDArray[np.uint8]  # 0 or 1: what is added to a count of distinct units
-    units: NDArray[np.uint32]  # their units' rows
-    entries: NDArray[np.uint64]  # their pairs' slab entries, after each
-    new_units: Words  # ids of the rows appended
+    distinct: NDArray[np.uint8]  # 0 or 1, to be added to a count of distinct units
+    units: NDArray[np.uint32]  # rows of their units
+    entries: NDArray[np.uint64]  # slab entries of their pairs, after each record
+    new_units: Array128  # ids of the rows appended
 
 
 def find_already_selected(
     selected: Mapping[int, Table], records: Records, members: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Whether the records at these positions are of keys that were selected in their window."""
+    """Whether the keys of the records at these positions were selected in their window."""
     known = np.zeros(len(members), np.bool_)
     window = records.window[members]
     for number, table in selected.items():
@@ -68,14 +68,14 @@ def bound(
     members: NDArray[np.int64],
     already_selected: NDArray[np.bool_],
 ) -> Bounded:
-    """Keep what the caps allow of the records at these positions, in ascending order.
+    """Keep the records that the caps allow, of those at these positions, in ascending order.
 
-    All records of the batch for a unit must be given at once. `already_selected` says of each
-    whether its key needs no vote.
+    All records of a unit in the batch must be given at once. `already_selected` tells for each
+    record whether its key needs no vote.
     """
     ids = np.take(records.unit, members, axis=0)
-    rows, leaders = table.insert(ids)
-    order = _ordered_by_unit(table, rows, records, members)  # of members, by unit, then by time
+    rows, first_seen = table.insert(ids)
+    order = _ordered_by_unit(table, rows, records, members)  # of members: by unit, then by time
     size = len(order)
     bounded = Bounded(
         kept=np.empty(size, np.int64),
@@ -84,7 +84,7 @@ def bound(
         distinct=np.empty(size, np.uint8),
         units=np.empty(size, np.uint32),
         entries=np.empty(size, np.uint64),
-        new_units=ids[leaders],
+        new_units=ids[first_seen],
     )
     done = made = 0
     while done < size:
@@ -127,12 +127,12 @@ def bound(
 
 def redo(
     table: UnitTable,
-    new_units: Words,
+    new_units: Array128,
     rows: NDArray[np.int64],
     entries: NDArray[np.uint64],
     votes: NDArray[np.int64],
 ) -> None:
-    """Do again what `bound` did to a table: one kept record per entry, in any order."""
+    """Repeat what `bound` did to a table: one kept record per entry, in any order."""
     table.insert(new_units)
     done = 0
     while done < len(rows):
@@ -144,7 +144,7 @@ def redo(
 
 
 def contents(table: UnitTable) -> list[NDArray[Any]]:
-    """Ids, kept and vote counts and number of pairs per row, and all entries by row."""
+    """Per row the id and the numbers of kept records, votes and pairs; then all entries by row."""
     rows = table.rows[: table.size]
     pairs = rows["pairs"]
     entries = np.empty(int(pairs.sum(dtype=np.int64)), np.uint64)
@@ -154,7 +154,7 @@ def contents(table: UnitTable) -> list[NDArray[Any]]:
 
 
 def restore(saved: list[NDArray[Any]]) -> UnitTable:
-    """A table with the contents of another."""
+    """A table with these contents."""
     ids, kept, votes, pairs, entries = saved
     table = UnitTable()
     redo(table, ids, np.repeat(np.arange(len(ids)), pairs), entries, np.zeros(len(entries), int))
@@ -167,8 +167,8 @@ def _ordered_by_unit(
     table: UnitTable, rows: NDArray[np.int64], records: Records, members: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     order: NDArray[np.int64]
-    order, several = _partition(table.marks(), rows)
-    first = len(order) - several  # the records before have their units to themselves
+    order, several = _partition(table.scratch_bits(), rows)
+    first = len(order) - several  # records before it are the only ones of their units
     tail = order[first:]
     order[first:] = tail = tail[np.argsort(rows[tail], kind="stable")]
     edges = np.flatnonzero(np.diff(rows[tail], prepend=-1, append=-1)) + first
@@ -188,26 +188,26 @@ def _ordered_by_unit(
 
 
 @numba.njit(nogil=True, cache=True)
-def _partition(marks, rows):  # type: ignore[no-untyped-def]
-    """Records whose row has no other record first; and how many come after."""
+def _partition(bits, rows):  # type: ignore[no-untyped-def]
+    """The order with records that are alone in their row first; and how many follow them."""
     one = np.uint64(1)
     for row in rows:
         bit = one << np.uint64(row & 63)
-        marks[row >> 6, 1] |= marks[row >> 6, 0] & bit
-        marks[row >> 6, 0] |= bit
+        bits[row >> 6, 1] |= bits[row >> 6, 0] & bit
+        bits[row >> 6, 0] |= bit
     order = np.empty(len(rows), np.int64)
     alone = 0
     several = 0
     for k in range(len(rows)):
-        if marks[rows[k] >> 6, 1] >> np.uint64(rows[k] & 63) & one:
+        if bits[rows[k] >> 6, 1] >> np.uint64(rows[k] & 63) & one:
             several += 1
             order[len(rows) - several] = k
         else:
             order[alone] = k
             alone += 1
     for row in rows:
-        marks[row >> 6, 0] = 0
-        marks[row >> 6, 1] = 0
+        bits[row >> 6, 0] = 0
+        bits[row >> 6, 1] = 0
     return order, several
 
 
@@ -218,7 +218,8 @@ def _precedes(a, b, timestamp, data, offsets, text, window, values):  # type: ig
     at_a, at_b = offsets[text[a]], offsets[text[b]]
     length_a = offsets[text[a] + 1] - at_a
     length_b = offsets[text[b] + 1] - at_b
-    for k in range(min(length_a, length_b)):
+    shared = 0 if text[a] == text[b] else min(length_a, length_b)
+    for k in range(shared):
         byte_a = data[at_a + k]
         byte_b = data[at_b + k]
         if byte_a != byte_b:
@@ -271,14 +272,14 @@ def _sort_groups(starts, order, members, timestamp, data, offsets, text, window,
             run *= 2
 
 
-# All that reads or writes a slab is in this module: numba's cache does not see a change in another.
+# All code that reads or writes a slab is in this module: numba's cache misses changes elsewhere.
 
 
 @inlined
 def _block_log2(pairs):  # type: ignore[no-untyped-def]
     """Log2 of the block size for a number of pairs: 2, 4 or 8, then at most 3/4 full."""
-    if pairs <= _LISTED:
-        return _LISTED_LOG2[pairs]  # a look-up, since a loop of unforeseeable length is slow
+    if pairs <= _LIST_MAX:
+        return _LIST_LOG2[pairs]  # a look-up is faster than a loop of unpredictable length
     log2 = np.int64(4)
     while 3 << log2 < 4 * pairs:
         log2 += 1
@@ -294,7 +295,7 @@ def _tag(key, window):  # type: ignore[no-untyped-def]
 
 @inlined
 def _probe(slab, block, log2, tag):  # type: ignore[no-untyped-def]
-    """Where the tag stands in a block that is a hash table, or the empty place for it."""
+    """The index of the tag in a block that is a hash table, or of the empty entry for it."""
     mask = (1 << log2) - 1
     at = tag & mask
     while slab[block + at] != 0 and slab[block + at] >> np.uint64(32) != np.uint64(tag):
@@ -318,22 +319,22 @@ def _allocate(slab, used, free, log2):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
-    """Where a unit's entry with this tag stands; -1 if the slab has no room for a new one.
+def _find_or_add(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
+    """The index of a unit's entry with this tag; -1 if the slab has no room for a new one.
 
-    A new entry has no count yet: the caller gives it one.
+    A new entry has a count of zero: the caller raises it.
     """
     pairs = np.int64(units[row].pairs)
     block = np.int64(units[row].block)
     log2 = _block_log2(pairs)
-    if pairs <= _LISTED:
+    if pairs <= _LIST_MAX:
         for listed in range(block, block + pairs):
             if slab[listed] >> np.uint64(32) == np.uint64(tag):
                 return listed
     else:
-        place = _probe(slab, block, log2, tag)
-        if slab[place] != 0:
-            return place
+        at = _probe(slab, block, log2, tag)
+        if slab[at] != 0:
+            return at
     wanted = _block_log2(pairs + 1)
     if pairs == 0 or wanted > log2:
         old, block = block, _allocate(slab, used, free, wanted)
@@ -342,7 +343,7 @@ def _place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
         if pairs > 0:
             for number in range(1 << log2):
                 entry = slab[old + number]
-                if pairs < _LISTED:
+                if pairs < _LIST_MAX:
                     slab[block + number] = entry
                 elif entry != 0:
                     slab[_probe(slab, block, wanted, np.int64(entry >> np.uint64(32)))] = entry
@@ -350,18 +351,18 @@ def _place(units, slab, used, free, row, tag):  # type: ignore[no-untyped-def]
             slab[old] = np.uint64(free[log2] + 1)
             free[log2] = old
         units[row].block = block
-    place = block + pairs if pairs < _LISTED else _probe(slab, block, wanted, tag)
+    at = block + pairs if pairs < _LIST_MAX else _probe(slab, block, wanted, tag)
     units[row].pairs = pairs + 1
-    slab[place] = np.uint64(tag) << np.uint64(32)
-    return place
+    slab[at] = np.uint64(tag) << np.uint64(32)
+    return at
 
 
 @inlined
-def _prefetch_place(units, slab, row, tag):  # type: ignore[no-untyped-def]
-    """Fetch what `_place` will read."""
+def _prefetch_entry(units, slab, row, tag):  # type: ignore[no-untyped-def]
+    """Prefetch what `_find_or_add` will read."""
     pairs = np.int64(units[row].pairs)
     block = np.int64(units[row].block)
-    if pairs <= _LISTED:
+    if pairs <= _LIST_MAX:
         prefetch(slab, block)
         prefetch(slab, block + pairs)
     else:
@@ -371,7 +372,7 @@ def _prefetch_place(units, slab, row, tag):  # type: ignore[no-untyped-def]
 @kernel
 def _redo(units, slab, used, free, done, rows, entries, votes):  # type: ignore[no-untyped-def]
     for k in range(done, len(rows)):
-        at = _place(units, slab, used, free, rows[k], np.int64(entries[k] >> np.uint64(32)))
+        at = _find_or_add(units, slab, used, free, rows[k], np.int64(entries[k] >> np.uint64(32)))
         if at < 0:
             return k
         slab[at] = max(slab[at], entries[k])  # a pair's entries only grow
@@ -400,24 +401,24 @@ def _apply(  # type: ignore[no-untyped-def]
     units, slab, used, free, order, done, rows, members, already_selected, key, window, step, caps,
     rounds, count_bits, made, kept, votes, last_vote_step, distinct, kept_units, entries,
 ):  # fmt: skip
-    """Decide record by record from `done` on; returns early when the slab has no room left."""
+    """Decide record by record from `done` on; returns early when the slab is full."""
     records_max, records_per_key_max, selections_max = caps
     count_mask = np.uint64((1 << count_bits) - 1)
     fetched = done
     for position in range(done, len(order)):
-        if position == fetched:  # so that the cache misses of many records overlap
+        if position == fetched:  # the cache misses of many records overlap
             fetched = min(position + _FETCH_AHEAD, len(order))
             for ahead in order[position:fetched]:
                 prefetch(units, rows[ahead])
             for ahead in order[position:fetched]:
                 k = members[ahead]
-                _prefetch_place(units, slab, rows[ahead], _tag(key[k, 1], window[k]))
+                _prefetch_entry(units, slab, rows[ahead], _tag(key[k, 1], window[k]))
         row = rows[order[position]]
         k = members[order[position]]
         if units[row].kept >= records_max:
             continue
         tag = _tag(key[k, 1], window[k])
-        at = _place(units, slab, used, free, row, tag)
+        at = _find_or_add(units, slab, used, free, row, tag)
         if at < 0:
             return position, made
         entry = slab[at]

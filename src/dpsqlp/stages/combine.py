@@ -1,7 +1,7 @@
 """combine: one row per (key, window, last_vote_step) instead of one per record.
 
-Sums of integers modulo 2^64, so any order and any partial grouping within a trigger give the same
-result; groups can be combined again.
+Sums are of integers modulo 2^64, so any order and any partial grouping within a trigger give the
+same result, and groups can be combined again (docs/proof.md, Lemma 18).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.kernels import inlined, kernel, prefetch
 from dpsqlp.plan import Plan
 from dpsqlp.stages.batch import ABSENT, Records
@@ -24,10 +24,10 @@ _FETCH_AHEAD = 32
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What a trigger adds to keys."""
+    """The contributions of one trigger to keys."""
 
-    key: Words
-    key_text: Encoded  # of the whole batch; group g has text number text[g]
+    key: Array128
+    key_text: Encoded  # of the whole batch; group g has the text number text[g]
     text: NDArray[np.int64]
     window: NDArray[np.int64]
     last_vote_step: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Groups:
 def combine(plan: Plan, records: Records, bounded: Bounded) -> Groups:
     """Group the kept records."""
     kinds = [calibrated.process.kind for calibrated in plan.calibration.processes]
-    groups, slots = _room(len(bounded.kept), records.key_text, len(kinds))
+    groups, slots = _allocate(len(bounded.kept), records.key_text, len(kinds))
     size = _group_records(
         slots,
         (
@@ -62,13 +62,13 @@ def combine(plan: Plan, records: Records, bounded: Bounded) -> Groups:
         records.window,
         records.values,
     )
-    return _first(groups, size)
+    return _truncate(groups, size)
 
 
 def merge(parts: Sequence[Groups], window: int, shard: int, shards: int) -> Groups:
-    """Group the partial groups of a window and key shard again. They share their texts."""
+    """Combine the partial groups of one window and key shard. They share their texts."""
     assert all(part.key_text is parts[0].key_text for part in parts)
-    groups, slots = _room(sum(map(len, parts)), parts[0].key_text, parts[0].values.shape[1])
+    groups, slots = _allocate(sum(map(len, parts)), parts[0].key_text, parts[0].values.shape[1])
     size = 0
     for part in parts:
         size = _group_groups(
@@ -87,11 +87,11 @@ def merge(parts: Sequence[Groups], window: int, shard: int, shards: int) -> Grou
             np.uint64(shard),
             np.uint64(shards),
         )
-    return _first(groups, size)
+    return _truncate(groups, size)
 
 
-def _room(size: int, texts: Encoded, processes: int) -> tuple[Groups, NDArray[np.int32]]:
-    """Room for so many groups, and an empty index of them."""
+def _allocate(size: int, texts: Encoded, processes: int) -> tuple[Groups, NDArray[np.int32]]:
+    """Arrays for `size` groups, and an empty hash index."""
     groups = Groups(
         key=np.empty((size, 2), np.uint64),
         key_text=texts,
@@ -104,7 +104,7 @@ def _room(size: int, texts: Encoded, processes: int) -> tuple[Groups, NDArray[np
     return groups, np.full(max(16, 1 << (2 * size - 1).bit_length()), -1, np.int32)
 
 
-def _first(groups: Groups, size: int) -> Groups:
+def _truncate(groups: Groups, size: int) -> Groups:
     return Groups(
         groups.key[:size],
         groups.key_text,
@@ -117,18 +117,18 @@ def _first(groups: Groups, size: int) -> Groups:
 
 
 @inlined
-def _home(slots, key, window, last_vote_step):  # type: ignore[no-untyped-def]
-    """Where to begin to look for a group."""
+def _first_slot(slots, key, window, last_vote_step):  # type: ignore[no-untyped-def]
+    """The slot at which the search for a group begins."""
     mixed = key[0] ^ (np.uint64(window) * np.uint64(0x9E3779B97F4A7C15))
     mixed ^= np.uint64(last_vote_step) * np.uint64(0xD6E8FEB86659FD93)
     return np.int64(mixed >> np.uint64(1)) & (len(slots) - 1)
 
 
 @inlined
-def _place(slots, groups, size, key, text, window, last_vote_step):  # type: ignore[no-untyped-def]
-    """The group's number; `size`, with sums of zero, if it is new."""
+def _find_or_add(slots, groups, size, key, text, window, last_vote_step):  # type: ignore[no-untyped-def]
+    """The group's number. A new group has the number `size`, and sums of zero."""
     keys, texts, windows, last_vote_steps, votes, values = groups
-    at = _home(slots, key, window, last_vote_step)
+    at = _first_slot(slots, key, window, last_vote_step)
     while True:
         g = slots[at]
         if g < 0:
@@ -157,9 +157,9 @@ def _group_records(  # type: ignore[no-untyped-def]
     for k in range(len(kept)):
         ahead = min(k + _FETCH_AHEAD, len(kept) - 1)
         record = kept[ahead]
-        prefetch(slots, _home(slots, key[record], window[record], last_vote_step[ahead]))
+        prefetch(slots, _first_slot(slots, key[record], window[record], last_vote_step[ahead]))
         record = kept[k]
-        g = _place(
+        g = _find_or_add(
             slots, groups, size, key[record], text[record], window[record], last_vote_step[k]
         )
         size = max(size, g + 1)
@@ -179,7 +179,7 @@ def _group_groups(slots, groups, size, part, window, shard, shards):  # type: ig
     for k in range(len(windows)):
         if windows[k] != window or keys[k, 1] % shards != shard:
             continue
-        g = _place(slots, groups, size, keys[k], texts[k], window, last_vote_steps[k])
+        g = _find_or_add(slots, groups, size, keys[k], texts[k], window, last_vote_steps[k])
         size = max(size, g + 1)
         groups[4][g] += votes[k]
         for p in range(values.shape[1]):

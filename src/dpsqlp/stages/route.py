@@ -1,12 +1,11 @@
-"""Which shard has a unit, and which a key.
+"""route: the shard of every unit and every key.
 
-Units are routed by a public hash of their columns that other systems compute too: Spark's
-`xxhash64` (seed 42, columns chained) over the integers as 64 bits and over text and bytes. Columns
-of other types take no part in it; a unit of such columns alone always has the same shard. Keys are
-routed by their keyed identifiers.
+Units are routed by a public hash of their columns that Spark can compute too: its `xxhash64` (seed
+42, columns chained) over integers as 64 bits, texts and bytes. Columns of other types are left out;
+units with only such columns share one shard. Keys are routed by their keyed identifiers.
 
-Privacy contract: all records of a unit are in one shard, whatever the batch, so its caps hold. A
-release does not depend on shards, so the hash decides about speed alone.
+Privacy contract: all records of a unit are in one shard, in every batch, so its caps hold. Releases
+do not depend on shards: the hash affects only speed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import kind_of
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.kernels import kernel
 
 HASHED_KINDS = ("integer", "text", "bytes")
@@ -33,42 +32,42 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 
 def unit_shard_hashes(columns: Sequence[pa.Array], rows: int) -> NDArray[np.int64]:
     """The public hash of every unit. The shard is the hash modulo the number of shards."""
-    homes = np.full(rows, SEED, np.uint64)
+    hashes = np.full(rows, SEED, np.uint64)
     for column in columns:
         kind = kind_of(column.type)
         if kind not in HASHED_KINDS:
             continue
         if kind == "integer":
-            _hash_integers(column.cast(pa.int64(), safe=False).to_numpy().view(np.uint64), homes)
+            _hash_integers(column.cast(pa.int64(), safe=False).to_numpy().view(np.uint64), hashes)
         else:
             column = column.cast(pa.large_binary())
             _, offsets, data = column.buffers()
             edges = np.frombuffer(offsets, np.int64)[column.offset : column.offset + rows + 1]
             text = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-            _hash_texts(text, edges, homes)
-    return homes.view(np.int64)
+            _hash_texts(text, edges, hashes)
+    return hashes.view(np.int64)
 
 
-def key_shards(ids: Words, shards: int) -> NDArray[np.int64]:
+def key_shards(ids: Array128, shards: int) -> NDArray[np.int64]:
     """The shard of every key."""
     return (ids[:, 1] % np.uint64(shards)).astype(np.int64)
 
 
 def route(
-    homes: NDArray[np.int64], periods: NDArray[np.int64], period: int, shards: int
+    hashes: NDArray[np.int64], periods: NDArray[np.int64], period: int, shards: int
 ) -> list[NDArray[np.int64]]:
-    """Where the records of a period's units are, by unit shard, each in ascending order."""
-    members = np.empty((shards, len(homes)), np.int64)
+    """The positions of the records of a period's units by unit shard, each in ascending order."""
+    members = np.empty((shards, len(hashes)), np.int64)
     sizes = np.zeros(shards, np.int64)
-    _route(homes, periods, period, members, sizes)
+    _route(hashes, periods, period, members, sizes)
     return [row[:size] for row, size in zip(members, sizes, strict=True)]
 
 
 @kernel
-def _route(homes, periods, period, members, sizes):  # type: ignore[no-untyped-def]
+def _route(hashes, periods, period, members, sizes):  # type: ignore[no-untyped-def]
     for k in range(len(periods)):
         if periods[k] == period:
-            shard = homes[k] % len(sizes)
+            shard = hashes[k] % len(sizes)
             members[shard, sizes[shard]] = k
             sizes[shard] += 1
 
@@ -80,7 +79,7 @@ def _rotate(word, bits):  # type: ignore[no-untyped-def]
 
 @kernel
 def _absorb(state, word):  # type: ignore[no-untyped-def]
-    """Eight more bytes."""
+    """Absorb eight more bytes."""
     return _rotate(state ^ (_rotate(word * _P2, 31) * _P1), 27) * _P1 + _P4
 
 
@@ -92,9 +91,9 @@ def _finish(state):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _hash_integers(words, homes):  # type: ignore[no-untyped-def]
+def _hash_integers(words, hashes):  # type: ignore[no-untyped-def]
     for k in range(len(words)):
-        homes[k] = _finish(_absorb(homes[k] + _P5 + np.uint64(8), words[k]))
+        hashes[k] = _finish(_absorb(hashes[k] + _P5 + np.uint64(8), words[k]))
 
 
 @kernel
@@ -106,11 +105,11 @@ def _little_endian(data, at, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _hash_texts(data, edges, homes):  # type: ignore[no-untyped-def]
+def _hash_texts(data, edges, hashes):  # type: ignore[no-untyped-def]
     for k in range(len(edges) - 1):
         at, end = edges[k], edges[k + 1]
         length = np.uint64(end - at)
-        seed = homes[k]
+        seed = hashes[k]
         if end - at >= 32:
             a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
             while end - at >= 32:
@@ -138,4 +137,4 @@ def _hash_texts(data, edges, homes):  # type: ignore[no-untyped-def]
             state ^= np.uint64(data[at]) * _P5
             state = _rotate(state, 11) * _P1
             at += 1
-        homes[k] = _finish(state)
+        hashes[k] = _finish(state)

@@ -1,4 +1,4 @@
-"""Arrays as bytes: .npy images one after another, in an order the reader knows."""
+"""Arrays as bytes: .npy images one after another, in an order that the reader knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpsqlp.errors import StateError
 
-_HEADER = threading.Lock()  # NumPy has ast parse it, which CPython 3.11 may fail at in two threads
+_HEADER = threading.Lock()  # NumPy parses it by ast, which may fail in two threads of CPython 3.11
 
 
 def pack(arrays: Sequence[NDArray[Any]]) -> list[bytes | memoryview]:

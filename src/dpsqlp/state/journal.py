@@ -2,11 +2,11 @@
 
 In this order, each step durable before the next, deltas and release at once:
 
-    cut         what has arrived when a trigger is due; several may wait while a trigger takes long
-    intent      which records the next trigger reads; a retry reads exactly those
-    deltas      what the trigger changed in each shard table (now and then a whole snapshot)
-    release     what the sinks will get
-    manifest    one small file that makes all of it true at once
+    cut         the offset range that has arrived when a trigger is due; several may wait
+    intent      the offset range that the next trigger reads; a retry reads exactly that
+    deltas      the changes of each shard table (now and then a whole snapshot)
+    release     the rows for the sinks
+    manifest    one small file that commits all of it at once
 
 A crash before the manifest leaves the old state and the intent; after it, the new state and the
 release, which the sinks are given again. Names carry the trigger, so a retry overwrites.
@@ -35,6 +35,7 @@ from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.combine import Groups
 from dpsqlp.state.arrays import digest
+from dpsqlp.state.offsets import Offset, OffsetRange
 from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.shards import (
     File,
@@ -56,32 +57,32 @@ _ODD = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93], np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What the next trigger will read."""
+    """The offset range that the next trigger will read; None if it runs without records."""
 
     trigger: int
-    records: Any  # the source's own description of an exact range, as JSON
+    offsets: OffsetRange | None
     left_behind: tuple[str, ...] = ()  # inputs that the operator has given up
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What has arrived when a trigger is due, and the end of the cut before: its trigger, and a
-    digest of the source's position.
+    """The offset range that has arrived when a trigger is due. It names the cut before it: the
+    trigger, and a digest of the offset at its end.
     """
 
     trigger: int
-    records: Any  # as an intent's
+    offsets: OffsetRange
     previous: int
     begin: str
 
     @classmethod
-    def after(cls, previous: int, position: Any, trigger: int, records: Any) -> Cut:
-        """The cut of a trigger that begins where the one of `previous` has ended."""
-        return cls(trigger, records, previous, _position_digest(position))
+    def following(cls, previous: int, offset: Offset, trigger: int, offsets: OffsetRange) -> Cut:
+        """The cut of a trigger that begins where the cut of `previous` has ended."""
+        return cls(trigger, offsets, previous, _offset_digest(offset))
 
-    def follows(self, previous: int, position: Any) -> bool:
-        """Whether it begins where the cut of `previous` has ended, or one that was run has."""
-        return self.previous <= previous and self.begin == _position_digest(position)
+    def follows(self, previous: int, offset: Offset) -> bool:
+        """Whether it begins at this offset, after the cut of `previous` or an earlier one."""
+        return self.previous <= previous and self.begin == _offset_digest(offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,13 @@ class Manifest:
     rows: int | None = None  # of the last release
     columns: tuple[str, ...] = ()  # of the last release
     inputs_left_behind: int = 0  # by the operator, over all triggers
-    position: Any = None  # where the source goes on
+    offset: Offset = None  # the source continues from here
     input_digest: str = ""
     release: File | None = None
     tables: dict[str, TableLog] = field(default_factory=dict)
 
     def files(self) -> set[str]:
-        """The names of all files it vouches for."""
+        """The names of all files of the committed state."""
         release = [] if self.release is None else [self.release]
         tables = (file for log in self.tables.values() for file in log.files)
         return {file.name for file in (*tables, *release)}
@@ -109,7 +110,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a trigger wrote of its shards; it may still be under way."""
+    """The files that a trigger writes for its shards; threads may still be writing them."""
 
     trigger: int
     tables: Iterable[tuple[str, TableLog]]  # by name, all that stay open
@@ -119,12 +120,12 @@ class Changes:
 class Journal:
     """The journal in a storage, for one pipeline and its secret."""
 
-    def __init__(self, storage: SealedStorage, pipeline: Core) -> None:
+    def __init__(self, storage: SealedStorage, core: Core) -> None:
         """Open the journal."""
         self.storage = storage
-        self._shards = Shards(storage, pipeline)
+        self._shards = Shards(storage, core)
         self.manifest = read_manifest(storage)
-        if self.manifest.fingerprint != pipeline.plan.fingerprint.hex():
+        if self.manifest.fingerprint != core.plan.fingerprint.hex():
             raise StateError(
                 "manifest.json and pipeline.json are of two pipelines. Restore the whole folder"
                 " from one copy, or begin a new pipeline, which spends again."
@@ -140,7 +141,7 @@ class Journal:
         return state
 
     def load_selected(self, each: Each = map) -> dict[int, Table]:
-        """The part of the state that is not in shards: the keys selected, by window."""
+        """The part of the state that is not in shards: the selected keys, by window."""
         return {window: table for (window, _), table in self._load("selected", each)}
 
     def _load(self, kind: str, each: Each) -> list[tuple[ShardId, Any]]:
@@ -157,7 +158,7 @@ class Journal:
         return list(each(load, places))
 
     def save_selected(self, selected: dict[int, Table], trigger: int) -> dict[str, TableLog]:
-        """Write what a trigger added to it."""
+        """Write the keys that a trigger selected."""
         return dict(self._save(selected_name(w), t, None, trigger) for w, t in selected.items())
 
     def _save(self, name: str, table: Any, change: Any, trigger: int) -> tuple[str, TableLog]:
@@ -202,7 +203,7 @@ class Journal:
         return body
 
     def intend(self, intent: Intent) -> None:
-        """Say what the next trigger will read, before it reads."""
+        """Make an intent durable, before its trigger reads."""
         self._put("intent.json", asdict(intent))
 
     def pending(self) -> Intent | None:
@@ -213,10 +214,10 @@ class Journal:
         committed = self.manifest.trigger
         if committed is not None and body["trigger"] <= committed:
             return None
-        return Intent(body["trigger"], body["records"], tuple(body["left_behind"]))
+        return Intent(body["trigger"], body["offsets"], tuple(body["left_behind"]))
 
     def save(self, state: State, step: TriggerResult, each: Each = map) -> Changes:
-        """Write what a trigger changed; with threads, go on while they do."""
+        """Write the changes of a trigger; threads write on after this returns."""
         tables: dict[str, Any] = {
             shard_name(kind, (item, shard)): table
             for kind, group in (("units", state.units), ("keys", state.keys))
@@ -237,16 +238,16 @@ class Journal:
         self,
         changes: Changes,
         release: bytes,
-        position: Any,
+        offset: Offset,
         each: Each = map,
         *,
         rows: int = 0,
         columns: Sequence[str] = (),
         left_behind: int = 0,
     ) -> None:
-        """Make a trigger true: deltas and release, then the manifest. Nothing is sent before. The
-        rows and columns of the release are what everybody may know of it, and how many inputs the
-        operator has left behind.
+        """Commit a trigger: deltas and release, then the manifest. Nothing is published before.
+
+        The number of rows, the columns, and the number of inputs left behind are public.
         """
         before = self.manifest.files()
         name = f"releases/{changes.trigger}.arrow"
@@ -264,7 +265,7 @@ class Journal:
             rows=rows,
             columns=tuple(columns),
             inputs_left_behind=self.manifest.inputs_left_behind + left_behind,
-            position=position,
+            offset=offset,
             tables=dict(changes.tables),
             input_digest=digest([text.encode() for text in changes.digests]),
             release=file,
@@ -278,8 +279,9 @@ class Journal:
         return None if file is None else self._shards.read(file)
 
     def sweep(self) -> None:
-        """Delete what the manifest does not name: leftovers of a crash, closed windows. Only if all
-        that it names is there: an old manifest would delete a newer state.
+        """Delete files that the manifest does not name: leftovers of a crash, closed windows.
+
+        Refused if a file that it names is missing: an old manifest would delete a newer state.
         """
         live = self.manifest.files()
         names = [n for n in self.storage.list() if n.startswith(_SWEPT)]
@@ -299,18 +301,18 @@ def _cut_name(trigger: int) -> str:
     return f"cuts/{trigger}.json"
 
 
-def _position_digest(position: Any) -> str:
-    return digest([json.dumps(position, sort_keys=True).encode()])
+def _offset_digest(offset: Offset) -> str:
+    return digest([json.dumps(offset, sort_keys=True).encode()])
 
 
 def begin_journal(storage: SealedStorage, plan: Plan, secret: Secret, shards: int) -> None:
-    """Store the manifest of a pipeline that has not run. From then on one without has lost it."""
+    """Store the manifest of a pipeline that has not run. A pipeline without one has lost it."""
     fresh = Manifest(plan.fingerprint.hex(), secret.instance.hex(), shards)
     _write_manifest(storage, fresh)
 
 
 def has_run(storage: Storage) -> bool:
-    """Whether the manifest, which nobody vouches for here, has a trigger."""
+    """Whether the manifest has a trigger. It is not verified here."""
     public = read_public(storage, MANIFEST)
     return public is not None and public.get("trigger") is not None
 
@@ -341,7 +343,7 @@ def _write_manifest(storage: SealedStorage, manifest: Manifest) -> None:
 
 
 def secret_check(secret: Secret) -> str:
-    """What shows, to those who have it, whether a secret is the state's."""
+    """A value that shows whether a secret is the state's."""
     return hmac.new(secret.derive(b"check"), b"", hashlib.sha256).hexdigest()
 
 

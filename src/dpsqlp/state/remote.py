@@ -1,10 +1,10 @@
 """State on an object store (S3, GCS, Azure), through `pyarrow.fs`.
 
-A put is one object, which such a store shows when it is closed. A large one whose upload fails may
-be left torn; no manifest names it, and the trigger that runs again writes it anew. The small ones
-(intent, manifest) go in one request, whole or not at all. What remains is to keep out a second
-writer: a lease, which its owner renews and anybody can read. Without compare-and-swap that cannot
-be certain; two writers that begin within a moment of each other both notice, and stop.
+A put is one object, which such a store shows when it is closed. A large object whose upload fails
+may be left torn; no manifest names it, and the trigger that runs again writes it again. Small
+objects (intent, manifest) go in one request, whole or not at all. A lease, which its owner renews
+and everybody can read, keeps out a second writer. Without compare-and-swap that is not certain; two
+writers that begin within a moment of each other both notice, and stop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SETTLING_SECONDS = 2.0
 
 
 def storage_at(location: str, *, shared: bool = False) -> Storage:
-    """The storage at a path or URI. `shared`: others may write the same objects meanwhile."""
+    """The storage at a path or URI. `shared`: other processes may write the same objects."""
     if "://" not in location:
         return LocalStorage(Path(location), shared=shared)
     try:
@@ -47,7 +47,7 @@ def storage_at(location: str, *, shared: bool = False) -> Storage:
 
 
 def below(location: str, name: str) -> str:
-    """The location of a folder in a location; a URI's query stays at its end."""
+    """The location of a folder below a location; a URI's query stays at its end."""
     path, mark, query = location.partition("?") if "://" in location else (location, "", "")
     return f"{path.rstrip('/')}/{name}{mark}{query}"
 
@@ -78,13 +78,13 @@ class ObjectStorage:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self._clock = clock
-        self._owner: str | None = None  # of the lease, while it is held here
+        self._owner: str | None = None  # of the lease, while this process holds it
         self._renewed = 0.0
 
     def put(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
         """Store the concatenation of parts under a name, atomically and durably."""
         if self._owner is not None and name != _LEASE:
-            self._check_lease()  # after a long pause it may be another's
+            self._check_lease()  # after a long pause another process may hold it
         with (
             _told(f"{self._root}/{name}"),
             self._filesystem.open_output_stream(f"{self._root}/{name}", compression=None) as stream,
@@ -128,7 +128,7 @@ class ObjectStorage:
         renewing = threading.Thread(target=self._renew_until, args=(ended,), daemon=True)
         try:
             self._renew()
-            # A writer that began at the same moment has overwritten it after this.
+            # A writer that began at the same moment has overwritten the lease after this wait.
             self._clock.wait(_SETTLING_SECONDS, ended)
             self._check_lease()
             renewing.start()
@@ -143,7 +143,8 @@ class ObjectStorage:
 
     def _renew_until(self, ended: threading.Event) -> None:
         while not self._clock.wait(_LEASE_SECONDS / 4, ended):
-            with contextlib.suppress(StateError):  # away for a moment, or another's: see put
+            # If the store is away, or another process has the lease, `put` refuses.
+            with contextlib.suppress(StateError):
                 self._check_lease()
                 self._renew()
 
@@ -154,7 +155,7 @@ class ObjectStorage:
         self._renewed = began
 
     def _lease(self) -> tuple[str | None, float]:
-        """Who has the lease, and until when."""
+        """The owner of the lease, and its end."""
         data = self.get(_LEASE)
         if data is None:
             return None, 0.0
@@ -163,7 +164,7 @@ class ObjectStorage:
 
     def _check_lease(self) -> None:
         too_late = self._clock.monotonic() - self._renewed > 0.75 * _LEASE_SECONDS
-        if too_late or self._lease()[0] != self._owner:  # then another may have it, or soon will
+        if too_late or self._lease()[0] != self._owner:  # another process may hold it, or soon will
             raise self._another()
 
     def _another(self) -> StateError:
@@ -175,7 +176,7 @@ class ObjectStorage:
 
 @contextlib.contextmanager
 def _told(name: str) -> Iterator[None]:
-    """Say what a failing store was asked for, and what to do."""
+    """Name the object on which a store failed, and what to do."""
     try:
         yield
     except FileNotFoundError:

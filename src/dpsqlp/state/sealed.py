@@ -1,10 +1,10 @@
-"""A pipeline's storage, sealed: whatever is stored is encrypted and authenticated.
+"""A pipeline's storage, sealed: every file is encrypted and authenticated.
 
-It is closed until it is told the secret, and then seals every name. A public file is JSON with a
-part that everybody can read, vouched for like the rest, and a sealed part.
+It is locked until it is given the secret. A public file is JSON with a part that everybody can
+read, authenticated like the rest, and a sealed part.
 
-Privacy contract: nothing that depends on data reaches the storage below in the clear. What was
-written without the secret, renamed, or taken from another instance is refused.
+Privacy contract: nothing that depends on data reaches the storage below in the clear. A file that
+was written without the secret, renamed, or taken from another instance is refused.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.state.storage import Storage
 
-FORMAT = 5
+FORMAT = 6
 
 
 class SealedStorage:
-    """Any storage, with what is in it sealed."""
+    """A storage whose files are sealed."""
 
     def __init__(self, storage: Storage) -> None:
-        self.plain = storage  # for public parts alone
+        self.plain = storage  # only for public parts
         self._sealer: Sealer | None = None
 
     def unlock(self, secret: Secret) -> None:
-        """Say whose files they are."""
+        """Give the secret of the instance."""
         self._sealer = Sealer(secret)
 
     def put(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
@@ -39,13 +39,13 @@ class SealedStorage:
         self.seal(name, list(parts))
 
     def seal(self, name: str, parts: Sequence[bytes | memoryview]) -> str:
-        """The same; returns the seal, which no other contents have."""
+        """Store an object; returns its seal, which no other contents have."""
         seal, file = self._unlocked().seal(name, parts)
         self.plain.put(name, file)
         return seal.hex()
 
     def get(self, name: str, seal: str | None = None) -> bytes | None:
-        """The object, or None. Refused if it is damaged, or is not the one with this seal."""
+        """The object, or None. Refused if it is damaged, or has another seal than the given one."""
         data = self.plain.get(name)
         if data is None:
             return None
@@ -97,7 +97,7 @@ DAMAGED = "damaged, or was not written under this name by this pipeline"
 
 
 def read_public(storage: Storage, name: str) -> dict[str, Any] | None:
-    """The public part of a file, if there is one. Without the secret nobody vouches for it."""
+    """The public part of a file, if it exists. Without the secret it is not verified."""
     found = _public_file(storage, name)
     if found is None:
         return None
@@ -109,7 +109,7 @@ def read_public(storage: Storage, name: str) -> dict[str, Any] | None:
 
 
 def _public_file(storage: Storage, name: str) -> tuple[str, bytes] | None:
-    """The text of the public part, and the sealed one."""
+    """The text of the public part, and the sealed part."""
     data = storage.get(name)
     if data is None:
         return None
@@ -118,10 +118,10 @@ def _public_file(storage: Storage, name: str) -> tuple[str, bytes] | None:
         if body.get("format") != FORMAT:
             raise StateError(
                 f"The state has another format than {FORMAT}. Use the version of dpsqlp that wrote"
-                " it."
+                " the state."
             )
         text, sealed = body["public"], base64.b64decode(body["sealed"])
-        if data != _public_bytes(text, sealed):  # the same in other words
+        if data != _public_bytes(text, sealed):  # the same JSON, written differently
             raise ValueError("encoding")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise missing_or_damaged(name, DAMAGED) from error
@@ -134,7 +134,7 @@ def _public_bytes(text: str, sealed: bytes) -> bytes:
 
 
 def missing_or_damaged(name: str, what: str) -> StateError:
-    """A file of the state is not what it should be."""
+    """The error for a state file that is missing or damaged."""
     return StateError(
         f"The state file {name} is {what}. Nothing was released or changed. Restore the whole"
         " folder from a copy made since the last trigger, or begin a new pipeline, which spends"

@@ -1,9 +1,8 @@
-"""Shard tables at rest: perhaps a snapshot, then a delta for each trigger that changed something.
+"""Shard tables at rest: a snapshot, if any, then a delta for each trigger that changed the table.
 
-A shard is written and read by itself, by whoever runs it. The keys selected in a window, which all
+The process that runs a shard writes and reads its files. The keys selected in a window, which all
 unit shards read, are written by the local engine or by Spark's driver. Names carry the trigger, and
-what is written is a function of the state and the trigger's records, so a retry overwrites with the
-same.
+contents are a function of the state and the trigger's records, so a retry writes the same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SNAPSHOT_FILES = 64
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that a manifest vouches for."""
+    """A file of the committed state, as the manifest names it."""
 
     name: str
     seal: str  # of its contents
@@ -45,12 +44,12 @@ class TableLog:
     files: tuple[File, ...] = ()
 
 
-Shard = UnitTable | KeyTable | Table  # the last a set of keys: those selected in a window
+Shard = UnitTable | KeyTable | Table  # a Table is the set of keys selected in a window
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A table in memory, and the files that it is."""
+    """A table in memory, and the files that it was made from."""
 
     table: Shard
     log: TableLog
@@ -59,13 +58,13 @@ class Held:
 class Shards:
     """The shard tables in a storage, for one pipeline."""
 
-    def __init__(self, storage: SealedStorage, pipeline: Core) -> None:
+    def __init__(self, storage: SealedStorage, core: Core) -> None:
         self.storage = storage
-        self._pipeline = pipeline
+        self._core = core
 
     def load(self, name: str, log: TableLog, trigger: int, held: Held | None = None) -> Shard:
-        """The table as it was after a trigger; one that is held goes on from where it is, if the
-        files before are the same.
+        """The table as it was after a trigger. A held table is continued, if its files are the
+        first of the log.
         """
         kind, (item, _) = parse_name(name)
         files = list(log.files)
@@ -75,7 +74,7 @@ class Shards:
         for file in files:
             arrays = unpack(self.read(file))
             if isinstance(table, KeyTable):
-                step = trigger - self._pipeline.plan.windows.first(item)
+                step = trigger - self._core.plan.windows.first(item)
                 redo_keys(table, arrays, step)
             elif not isinstance(table, UnitTable):
                 table.insert(*arrays)
@@ -87,11 +86,11 @@ class Shards:
 
     def _empty(self, kind: str) -> Shard:
         if kind == "keys":
-            return self._pipeline.empty_key_table()
+            return self._core.empty_key_table()
         return UnitTable() if kind == "units" else Table()
 
     def save(self, name: str, table: Shard, change: Any, log: TableLog, trigger: int) -> TableLog:
-        """Write what a trigger changed, or now and then everything."""
+        """Write the changes of a trigger, or now and then a snapshot."""
         if _is_due(log):
             arrays, suffix = self._snapshot(table), "snapshot"
         else:
@@ -103,12 +102,12 @@ class Shards:
         return TableLog(len(table), (*kept, file))
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> File:
-        """Store a file, so that a manifest can vouch for it."""
+        """Store a file; returns its entry for the manifest."""
         parts = list(parts)
         return File(name, self.storage.seal(name, parts), sum(len(part) for part in parts))
 
     def read(self, file: File) -> bytes:
-        """A file that a manifest vouches for."""
+        """The contents of a file that the manifest names."""
         data = self.storage.get(file.name, file.seal)
         if data is None:
             raise missing_or_damaged(file.name, "missing")
@@ -140,12 +139,12 @@ def selected_name(window: int) -> str:
 
 
 def parse_name(name: str) -> tuple[str, ShardId]:
-    """The inverse."""
+    """The kind and the shard id of a name."""
     kind, item, shard = name.split("/")
     return kind, (int(item), int(shard))
 
 
-def open_places(plan: Plan, trigger: int, shard: int) -> Iterator[tuple[str, ShardId]]:
+def open_tables(plan: Plan, trigger: int, shard: int) -> Iterator[tuple[str, ShardId]]:
     """The tables of a shard that a trigger has open: units of periods, then keys of windows."""
     for period in plan.open_periods(trigger):
         yield "units", (period, shard)

@@ -1,8 +1,8 @@
-"""Where durable bytes live: four calls and a lock.
+"""Durable storage: four calls and a lock.
 
-A put is atomic and durable: after it returns the whole object is there; after a crash during it
-either the old object or the new one is. Nothing else is asked of a store, so an object store will
-do (`remote`). Names are relative paths with forward slashes.
+A put is atomic and durable: when it returns, the whole object is stored; after a crash during it,
+either the old object or the new one is. Nothing else is asked of a store, so an object store
+suffices (`remote`). Names are relative paths with forward slashes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Storage(Protocol):
 
 
 class Disk(Protocol):
-    """What a file system does, one durable step at a time; the tests have one that forgets."""
+    """The operations of a file system; tests have a disk that forgets what is not durable."""
 
     def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
         """Write a new file, not yet durable; folders are made as needed."""
@@ -67,7 +67,7 @@ class Disk(Protocol):
         """Hold an exclusive lock, or raise BlockingIOError."""
 
 
-Holder = tuple[int, int, int]  # a process, and the device and number of a file
+Holder = tuple[int, int, int]  # process id, and device and inode of the lock file
 
 
 class LocalStorage:
@@ -84,9 +84,9 @@ class LocalStorage:
         """Store the concatenation of parts under a name, atomically and durably."""
         if self._held is not None and self._holder() != self._held:
             raise StateError(
-                f"The lock of the state in {self.root} is not this process's any more: the folder"
-                " was moved, its lock deleted, or the process forked. Nothing was written. Open the"
-                " pipeline again, in one process."
+                f"This process has lost the lock of the state in {self.root}: the folder was moved,"
+                " its lock deleted, or the process forked. Nothing was written. Open the pipeline"
+                " again, in one process."
             )
         target = self.root / name
         temporary = target.with_name(target.name + self._suffix)
@@ -115,8 +115,8 @@ class LocalStorage:
         self._disk.remove(self.root / name)
 
     def _holder(self) -> Holder | None:
-        """Who holds the lock's file. A fork has it too; in a folder that was moved, or where it was
-        deleted, there is another.
+        """This process and the lock file. After a fork the process differs; after a move or a
+        deletion the file does.
         """
         try:
             lock = (self.root / "lock").stat()
@@ -169,7 +169,7 @@ class LocalDisk:
         """Make a folder's names durable, and those of the folders made for it."""
         _fsync(folder)
         while folder in self._made:
-            self._made.discard(folder)  # another thread may have been quicker
+            self._made.discard(folder)  # another thread may do the same
             folder = folder.parent
             _fsync(folder)
 
@@ -190,7 +190,7 @@ class LocalDisk:
 
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[None]:
-        """Hold an exclusive lock, or raise BlockingIOError. A folder made for it is the owner's."""
+        """Hold an exclusive lock, or raise BlockingIOError. New folders are the owner's alone."""
         self._make(path.parent, 0o700)
         with path.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
 """Shard tables as files: snapshots, and deltas of what one trigger changed.
 
-A unit delta says what `bound` did (new units, and each kept record's slab entry), a key delta what
-the changed rows are now; a snapshot of keys is a delta of all rows. What follows
-from the rows (the index, the due rows, noise states) is not stored but made anew.
+A unit delta holds the new units and the slab entry of each kept record. A key delta holds the
+changed rows; a snapshot of keys is a delta of all rows. The index, the due rows and the noise
+states follow from the rows: they are not stored, but computed again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dpsqlp.stages.bound import Bounded
 from dpsqlp.tables.keys import KEY_ROW, KeyTable
 
 Arrays = list[NDArray[Any]]
-_STATE_WORDS = KEY_ROW.itemsize // 8 - 2  # of a key's row, all but its id
+_STATE_WORDS = KEY_ROW.itemsize // 8 - 2  # of a key's row, without its id
 
 
 def unit_delta(bounded: Bounded) -> Arrays:
-    """What a trigger did to a unit table."""
+    """The changes of a unit table."""
     return [bounded.new_units, bounded.units, bounded.entries, bounded.votes]
 
 
 def key_delta(table: KeyTable, changed: NDArray[np.int64], known: int) -> Arrays:
-    """The rows that changed or that are new since there were `known`."""
+    """The rows that changed, and the rows after the first `known`."""
     new = np.arange(known, len(table))
     rows = np.concatenate([changed[changed < known], new])
     ids = table.ids(new)
@@ -46,7 +46,7 @@ def key_delta(table: KeyTable, changed: NDArray[np.int64], known: int) -> Arrays
 
 
 def redo_keys(table: KeyTable, delta: Arrays, step: int) -> None:
-    """Make a table what a delta says, to go on after trigger number `step` of its window."""
+    """Apply a delta to a table, which continues after step `step` of its window."""
     rows, states, totals, ids, lengths, data = delta
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
     table.redo(rows.astype(np.int64), states, totals, ids, Encoded(data, offsets), step)

@@ -1,1 +1,1 @@
-"""Shard tables in memory."""
+"""State tables of one shard, in memory."""

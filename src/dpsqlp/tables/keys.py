@@ -1,8 +1,8 @@
 """Key state of one window and shard.
 
-Per key 48 bytes, the running totals (8 bytes per process), and its text in an append-only heap.
-Keys that have been released keep, apart, the state from which their noise paths continue. Rows
-are found by id, or by the trigger at which they are due; never by a scan.
+Each key has a row of 48 bytes, its running totals (8 bytes per process), and its text in an
+append-only heap. Released keys also have the state from which their noise paths continue. Rows are
+found by id, or by the step at which they are due; never by a scan.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpsqlp.entropy.canonical import Encoded
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.tables.table import ID_FIELDS, Table, grown
 
 KEY_ROW = np.dtype(
     [
         *ID_FIELDS,
-        ("count", np.int64),  # distinct units that have counted in this round
-        ("due", np.int32),  # the step at which it is released if nothing more arrives; 0 never
-        ("peak", np.int32),  # count + peak < 0: cannot be released in what remains of the round
-        ("last", np.int32),  # the step of the last release that ended a round; 0 none
+        ("count", np.int64),  # distinct units counted in this round
+        ("due", np.int32),  # the step of its release if no record arrives; 0 never
+        ("best_margin", np.int32),  # count + best_margin < 0: no release in this round
+        ("round_start", np.int32),  # the step after which the round began; 0 for the first
         ("round", np.int32),
-        ("touched", np.int32),  # the step at which records last arrived
-        ("slot", np.int32),  # its place among the released keys, plus one; 0 never released
+        ("updated", np.int32),  # the last step with records
+        ("slot", np.int32),  # its index among the released keys, plus one; 0 never released
     ]
 )
-PEAK_UNKNOWN = np.iinfo(np.int32).max
+MARGIN_UNKNOWN = np.iinfo(np.int32).max
 
 
 class KeyTable(Table):
@@ -50,14 +50,16 @@ class KeyTable(Table):
         texts = int(self._texts[self.size]) + self._texts[: self.size].nbytes
         return super().nbytes + self.released.nbytes + self.totals[: self.size].nbytes + texts
 
-    def insert_keys(self, ids: Words, texts: Encoded, text: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of every key, which has text number `text`; new keys begin round 1."""
+    def insert_keys(
+        self, ids: Array128, texts: Encoded, text: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The row of every key; key k has text number text[k]. New keys begin round 1."""
         known = self.size
-        rows, leaders = self.insert(ids)
-        if len(leaders):
-            self._append_texts(texts.take(text[leaders]), known)
+        rows, first_seen = self.insert(ids)
+        if len(first_seen):
+            self._append_texts(texts.take(text[first_seen]), known)
             self.totals = grown(self.totals, len(self.rows))
-            self.rows["peak"][known : self.size] = PEAK_UNKNOWN
+            self.rows["best_margin"][known : self.size] = MARGIN_UNKNOWN
             self.rows["round"][known : self.size] = 1
         return rows
 
@@ -66,7 +68,7 @@ class KeyTable(Table):
         return Encoded(self._heap, self._texts).take(rows)
 
     def schedule(self, rows: NDArray[np.int64]) -> None:
-        """Remember when these rows are due. An earlier entry for a row is overruled."""
+        """Remember when these rows are due. A later call for a row replaces an earlier one."""
         due = self.rows["due"][rows]
         order = np.argsort(due, kind="stable")
         steps, begins = np.unique(due[order], return_index=True)
@@ -81,7 +83,7 @@ class KeyTable(Table):
         return rows[current]
 
     def words(self) -> NDArray[np.uint64]:
-        """The rows as words: two of the id, then the rest."""
+        """The rows as 64-bit words: two of the id, then the rest."""
         return self.rows.view(np.uint64).reshape(len(self.rows), -1)
 
     def redo(
@@ -89,13 +91,14 @@ class KeyTable(Table):
         at: NDArray[np.int64],
         states: NDArray[np.uint64],
         totals: NDArray[np.int64],
-        new_ids: Words,
+        new_ids: Array128,
         new_texts: Encoded,
         step: int,
     ) -> None:
-        """Append new rows, and give these rows, ids apart, and totals. The table goes on after
-        trigger number `step` of the window: what is due later is scheduled, and released keys
-        are known; their noise paths are evaluated again.
+        """Append new rows, and set the states (all but ids) and totals of rows `at`.
+
+        The table continues after `step`: rows due later are scheduled, and released keys are
+        restored; their noise paths are evaluated again.
         """
         known = self.size
         self.insert(new_ids)
@@ -117,7 +120,7 @@ class KeyTable(Table):
 
 
 class ReleasedKeys:
-    """Keys that have been released, in order of their first release, and their noise states."""
+    """Keys that have been released, in order of their first release, with their noise states."""
 
     __slots__ = ("at", "rows", "size", "states")
 
@@ -133,7 +136,7 @@ class ReleasedKeys:
         return sum(array[: self.size].nbytes for array in (self.rows, self.at, *self.states))
 
     def append(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Slots for keys released for the first time."""
+        """The indices of keys released for the first time."""
         slots = np.arange(self.size, self.size + len(rows))
         self.size += len(rows)
         self.rows = grown(self.rows, self.size)

@@ -1,9 +1,9 @@
 """A shard table in memory: fixed-width rows and an index from 128-bit id to row.
 
-Rows are one structured array, so that a look-up touches one or two cache lines. The index is linear
-probing over 64-bit slots: the row number plus one in the low half (0 is empty, whatever the id), 32
-bits of the id in the high half.
-Rows are never removed: a table is dropped whole when its window or period closes.
+Rows are one structured array, so that a look-up touches one or two cache lines. The index uses
+linear probing over 64-bit slots: the row number plus one in the low half (0: empty), and 32 bits of
+the id in the high half. Rows are never removed: the whole table is dropped when its window or
+period closes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsqlp.entropy.prf import Words
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.kernels import kernel, prefetch
 
 ID_FIELDS = [("id0", np.uint64), ("id1", np.uint64)]
@@ -25,8 +25,8 @@ _FETCH_AHEAD = 128
 
 
 class Table:
-    """Rows by id, without more fields a set. `rows[:size]` are in use; new rows are zero but for
-    their id.
+    """Rows keyed by id; a set if there are no other fields. `rows[:size]` are in use. A new row is
+    zero apart from its id.
     """
 
     __slots__ = ("_slots", "rows", "size")
@@ -44,18 +44,18 @@ class Table:
         """Memory in use."""
         return self.rows[: self.size].nbytes + self._slots.nbytes
 
-    def ids(self, rows: NDArray[np.int64]) -> Words:
+    def ids(self, rows: NDArray[np.int64]) -> Array128:
         """The ids of rows."""
         return np.stack([self.rows["id0"][rows], self.rows["id1"][rows]], axis=1)
 
-    def find(self, ids: Words) -> NDArray[np.int64]:
+    def find(self, ids: Array128) -> NDArray[np.int64]:
         """The row of every id, -1 where there is none."""
         found = np.empty(len(ids), np.int64)
         _find(self._slots, self.rows, ids, found)
         return found
 
-    def insert(self, ids: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The row of every id, the missing ones appended; and where each new row came from."""
+    def insert(self, ids: Array128) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The row of every id, appending missing ones; and where each new id was first seen."""
         found = self.find(ids)
         missing = np.flatnonzero(found < 0)
         if len(missing):
@@ -74,11 +74,11 @@ class Table:
 
 
 def grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """The array with room for `size` rows: itself, or a longer copy filled up with zeros.
+    """The array with room for `size` rows: itself, or a longer copy padded with zeros.
 
-    A copy and not a realloc: numpy asks for huge pages when it allocates, without which random
-    access to a large table takes twice as long. Copies are few: room that has not been written to
-    is no memory yet.
+    A copy, not a realloc: numpy requests huge pages when it allocates, without which random access
+    to a large table takes twice as long. Copies are rare: pages that were never written to take no
+    memory, so the array may be much longer than needed.
     """
     if size <= len(array):
         return array
@@ -94,7 +94,7 @@ def _find(slots, rows, ids, found):  # type: ignore[no-untyped-def]
     low = np.uint64(0xFFFFFFFF)
     for begin in range(0, len(ids), _FETCH_AHEAD):
         end = min(begin + _FETCH_AHEAD, len(ids))
-        for k in range(begin, end):  # independent reads, so that their cache misses overlap
+        for k in range(begin, end):  # independent reads: their cache misses overlap
             found[k] = np.int64(slots[ids[k, 0] & mask])
         for k in range(begin, end):
             at = ids[k, 0] & mask
@@ -107,7 +107,7 @@ def _find(slots, rows, ids, found):  # type: ignore[no-untyped-def]
         for k in range(begin, end):
             if found[k] >= 0:
                 row = rows[found[k]]
-                if row.id0 != ids[k, 0] or row.id1 != ids[k, 1]:  # a row with the same tag
+                if row.id0 != ids[k, 0] or row.id1 != ids[k, 1]:  # another id with the same tag
                     found[k] = _find_exactly(slots, rows, ids[k, 0], ids[k, 1])
 
 
@@ -127,7 +127,7 @@ def _find_exactly(slots, rows, id0, id1):  # type: ignore[no-untyped-def]
 def _append(slots, rows, size, ids, missing, found):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(slots) - 1)
     low = np.uint64(0xFFFFFFFF)
-    leaders = np.empty(len(missing), np.int64)
+    first_seen = np.empty(len(missing), np.int64)
     known = size
     for number, k in enumerate(missing):
         prefetch(slots, ids[missing[min(number + _FETCH_AHEAD, len(missing) - 1)], 0] & mask)
@@ -144,10 +144,10 @@ def _append(slots, rows, size, ids, missing, found):  # type: ignore[no-untyped-
             rows[size].id0 = ids[k, 0]
             rows[size].id1 = ids[k, 1]
             found[k] = size
-            leaders[size - known] = k
+            first_seen[size - known] = k
             size += 1
             slots[at] = (tag << np.uint64(32)) | np.uint64(size)
-    return leaders[: size - known].copy()
+    return first_seen[: size - known].copy()
 
 
 @numba.njit(nogil=True, cache=True)

@@ -1,12 +1,13 @@
-"""Unit state: what each unit has contributed so far.
+"""Unit state: the contributions of each unit so far.
 
-Per unit 32 bytes (id, kept records, votes, pairs, a place in the slab), and per kept (key, window)
-pair 8 bytes in the unit's own block of the slab: a 32-bit tag of the pair, the trigger index of
-the last vote there, the number of kept records. Blocks are lists of up to eight entries, then small
-hash tables; their size follows from the number of pairs.
+Each unit has a row of 32 bytes (id, kept records, votes, pairs, the start of its block in the
+slab). Each (key, window) pair with kept records has 8 bytes in the unit's block: a 32-bit tag of
+the pair, the step of the last vote there, and the number of kept records. A block is a list of up
+to eight entries, then a small hash table; its size follows from the number of pairs.
 
-Privacy contract: pairs of two units never meet. Two pairs of one unit with equal tags are merged:
-their records share `c` and their votes share the latest trigger, which drops more, never less.
+Privacy contract: units share no block. Two pairs of one unit with equal tags are merged: their
+records share the cap `c` and their votes share the last step, which drops more, never less
+(docs/proof.md, Lemmas 5 to 8).
 """
 
 from __future__ import annotations
@@ -30,27 +31,28 @@ UNIT_ROW = np.dtype(
 class UnitTable(Table):
     """Units of one shard and period."""
 
-    __slots__ = ("_marks", "free", "slab", "slab_used")
+    __slots__ = ("_scratch_bits", "free", "slab", "slab_used")
 
     def __init__(self) -> None:
         super().__init__(UNIT_ROW)
         self.slab = np.zeros(64, np.uint64)
         self.slab_used = np.zeros(1, np.int64)  # entries in use
-        self.free = np.full(33, -1, np.int64)  # by log2 of the block size: a list through the slab
-        self._marks = np.zeros((1, 2), np.uint64)  # two bits per row, zero between calls
+        # by log2 of the block size, the first of a linked list in the slab
+        self.free = np.full(33, -1, np.int64)
+        self._scratch_bits = np.zeros((1, 2), np.uint64)  # two bits per row, zero between calls
 
     @property
     def nbytes(self) -> int:
         """Memory in use."""
-        return super().nbytes + self.slab[: self.slab_used[0]].nbytes + self._marks.nbytes
+        return super().nbytes + self.slab[: self.slab_used[0]].nbytes + self._scratch_bits.nbytes
 
-    def marks(self) -> NDArray[np.uint64]:
-        """Two zero bits per row, to be left zero: small enough to stay in the cache."""
-        self._marks = grown(self._marks, len(self.rows) // 64 + 1)
-        return self._marks
+    def scratch_bits(self) -> NDArray[np.uint64]:
+        """Two zero bits per row, for a caller that leaves them zero; they stay in the cache."""
+        self._scratch_bits = grown(self._scratch_bits, len(self.rows) // 64 + 1)
+        return self._scratch_bits
 
     def grow_slab(self) -> None:
-        """More room for blocks."""
+        """Make room for more blocks."""
         if len(self.slab) >= 1 << 32:
             raise MemoryError("A unit shard holds 2^32 slab entries at most; use more shards.")
         self.slab = grown(self.slab, len(self.slab) + 1)

@@ -14,7 +14,7 @@ SHARES = CALIBRATE + "test_the_shares_of_squared_nu_are_kept"
 BREAKS = [
     Break(
         "selection sigma x 0.9",
-        "5: nu^2 = Cs s^2 / sigma_k^2 + ...",
+        "lemma 11: nu^2 = Cs s^2 / sigma_k^2 + ...",
         "accounting/calibrate.py",
         "sigma = mechanism.sensitivity * math.sqrt(caps.selections / share) / nu",
         "sigma = 0.9 * mechanism.sensitivity * math.sqrt(caps.selections / share) / nu",
@@ -22,7 +22,7 @@ BREAKS = [
     ),
     Break(
         "process sigma x 0.9",
-        "5: nu^2 = ... + C c L^2 s^2 / sigma^2",
+        "lemma 11: nu^2 = ... + C c L^2 s^2 / sigma^2",
         "accounting/calibrate.py",
         "sigma = process.bound * mechanism.sensitivity",
         "sigma = 0.9 * process.bound * mechanism.sensitivity",
@@ -30,7 +30,7 @@ BREAKS = [
     ),
     Break(
         "C c charged as C",
-        "5: sum of c_k^2 is at most C c, not C",
+        "lemma 11: sum of c_k^2 is at most C c, not C",
         "accounting/privacy_loss.py",
         "return caps.records * caps.records_per_key",
         "return caps.records",
@@ -38,7 +38,7 @@ BREAKS = [
     ),
     Break(
         "beta not over Cs",
-        "5: delta = delta_0 + Cs beta",
+        "lemma 14: delta = delta_0 + Cs beta",
         "accounting/calibrate.py",
         "failure = delta / (2 * caps.selections) if private_keys else 0.0  # [beta]\n"
         "    delta_threshold = caps.selections * failure",
@@ -47,7 +47,7 @@ BREAKS = [
     ),
     Break(
         "delta spent twice",
-        "5: delta_0 is what Cs beta leaves of delta",
+        "lemma 12: delta_0 is what Cs beta leaves of delta",
         "accounting/calibrate.py",
         "delta_gaussian = delta - delta_threshold",
         "delta_gaussian = delta",
@@ -55,7 +55,7 @@ BREAKS = [
     ),
     Break(
         "beta not over T",
-        "4: T beta_step = beta",
+        "lemma 13: T beta_step = beta",
         "accounting/thresholds.py",
         "[failure / triggers] * triggers",
         "[failure] * triggers",
@@ -63,7 +63,7 @@ BREAKS = [
     ),
     Break(
         "late spending without the harmonic number",
-        "4: the parts of beta add up to beta",
+        "lemma 13: the parts of beta add up to beta",
         "accounting/thresholds.py",
         "failure / (_NUDGE * harmonic * n)",
         "failure / (_NUDGE * n)",
@@ -71,7 +71,7 @@ BREAKS = [
     ),
     Break(
         "threshold floored",
-        "4: thr rounds up",
+        "lemma 13: thr rounds up",
         "accounting/thresholds.py",
         "math.ceil(",
         "math.floor(",
@@ -79,7 +79,7 @@ BREAKS = [
     ),
     Break(
         "threshold without the half",
-        "4: thr(i) = ceil(mu + 1 + 1/2 + ...), the noise is rounded to nearest",
+        "lemma 13: thr(i) = ceil(mu + 1 + 1/2 + ...), the noise is rounded to nearest",
         "accounting/thresholds.py",
         "minimum + 1.5 +",
         "minimum + 1 +",
@@ -87,7 +87,7 @@ BREAKS = [
     ),
     Break(
         "threshold without mu",
-        "4: thr(i) = ceil(mu + ...)",
+        "lemma 13: thr(i) = ceil(mu + ...)",
         "accounting/thresholds.py",
         "minimum + 1.5 +",
         "1.5 +",
@@ -95,7 +95,7 @@ BREAKS = [
     ),
     Break(
         "distinct under threshold is free",
-        "4: free only from the selection process under every_trigger",
+        "lemma 16: free only from the selection process under every_trigger",
         "accounting/privacy_loss.py",
         'return 0 if release == "every_trigger" else caps.records',
         "return 0",
@@ -103,7 +103,7 @@ BREAKS = [
     ),
     Break(
         "public distinct charged once",
-        "5: COUNT(DISTINCT unit) with public keys costs Cs s^2 / sigma^2",
+        "lemma 16: COUNT(DISTINCT unit) with public keys costs Cs s^2 / sigma^2",
         "accounting/privacy_loss.py",
         "return caps.selections\n",
         "return 1\n",
@@ -111,7 +111,7 @@ BREAKS = [
     ),
     Break(
         "L from the upper bound alone",
-        "2: L = max(|lo|, |hi|)",
+        "lemma 11: L = max(|lo|, |hi|)",
         "accounting/model.py",
         "return max(abs(self.lower), abs(self.upper))",
         "return abs(self.upper)",
@@ -119,7 +119,7 @@ BREAKS = [
     ),
     Break(
         "float error not charged to epsilon",
-        "6: at most epsilon / 1000, and it is charged",
+        "lemma 19: at most epsilon / 1000, and it is charged",
         "accounting/calibrate.py",
         "epsilon_gaussian = epsilon * (1 - FLOAT_SHARE)",
         "epsilon_gaussian = epsilon",
@@ -127,7 +127,7 @@ BREAKS = [
     ),
     Break(
         "float error not charged to delta",
-        "6: probabilities move by a factor, delta_0 with them",
+        "lemma 19: probabilities move by a factor, delta_0 with them",
         "accounting/calibrate.py",
         "delta_gaussian * math.exp(epsilon_gaussian - epsilon)",
         "delta_gaussian",
@@ -135,7 +135,7 @@ BREAKS = [
     ),
     Break(
         "float error without the root of T",
-        "6: q is chosen so that 4 T P r is at most epsilon / 1000",
+        "lemma 19: q is chosen so that 4 T P r is at most epsilon / 1000",
         "accounting/privacy_loss.py",
         "_PATH_ERROR * math.sqrt(mechanism.triggers)",
         "_PATH_ERROR",
@@ -143,7 +143,7 @@ BREAKS = [
     ),
     Break(
         "float error of a single draw not charged",
-        "6: q is chosen so that 4 T P r is at most epsilon / 1000",
+        "lemma 19: q is chosen so that 4 T P r is at most epsilon / 1000",
         "accounting/privacy_loss.py",
         "_DRAW_ERROR + _PATH_ERROR",
         "_PATH_ERROR",
@@ -151,7 +151,7 @@ BREAKS = [
     ),
     Break(
         "noise too large is not refused",
-        "6: plans whose float error exceeds its share are refused",
+        "lemma 19: plans whose float error exceeds its share are refused",
         "accounting/calibrate.py",
         "if not (error <= allowance and path <= _LARGEST_PATH):",
         "if not path <= _LARGEST_PATH:",
@@ -159,7 +159,7 @@ BREAKS = [
     ),
     Break(
         "quantum too fine for a value",
-        "6: plans with L / q above 2^22 are refused",
+        "lemma 18: plans with L / q above 2^22 are refused",
         "accounting/calibrate.py",
         "_LARGEST_VALUE = 2.0**22",
         "_LARGEST_VALUE = 2.0**24",
@@ -167,7 +167,7 @@ BREAKS = [
     ),
     Break(
         "nu rounds towards less noise",
-        "5: the output is (epsilon, delta_0)-DP at this nu",
+        "lemma 12: the output is (epsilon, delta_0)-DP at this nu",
         "accounting/gdp.py",
         "_NU_SLACK = 1 - 2.0**-30",
         "_NU_SLACK = 1 + 2.0**-30",
@@ -175,7 +175,7 @@ BREAKS = [
     ),
     Break(
         "profile of another nu",
-        "5: delta_0 = Phi(nu/2 - epsilon/nu) - e^epsilon Phi(-nu/2 - epsilon/nu)",
+        "lemma 12: delta_0 = Phi(nu/2 - epsilon/nu) - e^epsilon Phi(-nu/2 - epsilon/nu)",
         "accounting/gdp.py",
         "a, b = middle - nu / 2, middle + nu / 2",
         "a, b = middle, middle + nu",
@@ -183,7 +183,7 @@ BREAKS = [
     ),
     Break(
         "selection left out of what is spent",
-        "5: nu^2 sums over all noise processes",
+        "lemma 11: nu^2 sums over all noise processes",
         "accounting/privacy_loss.py",
         "terms.append(caps.selections / selection.sigma**2)",
         "terms.append(0.0)",

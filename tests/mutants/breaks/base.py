@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Break:
-    """`why` names the line of the design's privacy page that no longer holds."""
+    """`why` names the lemma of docs/proof.md that no longer holds, or what the break breaks."""
 
     name: str
     why: str

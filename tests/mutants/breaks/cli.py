@@ -7,7 +7,7 @@ from mutants.breaks.base import Break
 BREAKS = [
     Break(
         "run promises more than is kept",
-        "1: the unit, with a period if the plan has one",
+        "lemma 24: the unit, with a period if the plan has one",
         "cli/run.py",
         "unit_text(sink.query.unit_names, sink.query.period_us)",
         "unit_text(sink.query.unit_names, None)",

@@ -7,7 +7,7 @@ from mutants.breaks.base import BAD_INPUT, CAPS, INVARIANTS, Break
 BREAKS = [
     Break(
         "fingerprint of rounded numbers",
-        "6: the fingerprint covers every number that shapes noise or data",
+        "lemma 21: the fingerprint covers every number that shapes noise or data",
         "plan.py",
         "return value.hex()",
         "return round(value, 6)",
@@ -15,7 +15,7 @@ BREAKS = [
     ),
     Break(
         "fingerprint without the caps",
-        "6: the fingerprint covers every number that shapes noise or data",
+        "lemma 21: the fingerprint covers every number that shapes noise or data",
         "plan.py",
         '            "caps": asdict(self.caps),\n',
         "",
@@ -23,7 +23,7 @@ BREAKS = [
     ),
     Break(
         "two columns may name one purpose",
-        "8: the same noise for two columns",
+        "lemma 21: the same noise for two columns",
         "plan.py",
         "if len(set(purposes)) != len(purposes):",
         "if not purposes:",
@@ -31,7 +31,7 @@ BREAKS = [
     ),
     Break(
         "caps forgotten after each trigger",
-        "2: without a period unit state is never dropped",
+        "lemma 6: without a period unit state is never dropped",
         "core.py",
         "        state.trigger = trigger\n",
         "        state.trigger = trigger\n        state.units.clear()\n",
@@ -39,15 +39,15 @@ BREAKS = [
     ),
     Break(
         "unit state dropped a trigger early",
-        "8: unit state dropped while its records are still accepted",
+        "lemma 6: unit state dropped while its records are still accepted",
         "core.py",
-        "periods = plan.periods.open(trigger + 1)",
-        "periods = plan.periods.open(trigger + 2)",
+        "periods = self.plan.periods.open(trigger + 1)",
+        "periods = self.plan.periods.open(trigger + 2)",
         INVARIANTS + "test_a_unit_is_remembered_until_the_last_trigger_of_its_period",
     ),
     Break(
         "votes that are a value are spared",
-        "4: COUNT(DISTINCT unit) is the selection count itself",
+        "lemma 16: COUNT(DISTINCT unit) is the selection count itself",
         "plan.py",
         'return selects and "distinct" not in kinds',
         "return selects",
@@ -55,7 +55,7 @@ BREAKS = [
     ),
     Break(
         "count spills into the vote",
-        "8: c off at the boundary",
+        "lemma 5: c off at the boundary",
         "plan.py",
         "plan.caps.records_per_key.bit_length() > 32",
         "plan.caps.records_per_key.bit_length() > 33",
@@ -63,7 +63,7 @@ BREAKS = [
     ),
     Break(
         "an empty trigger skipped",
-        "1: every grid trigger runs and commits, with or without records",
+        "lemma 1: every grid trigger runs and commits, with or without records",
         "core.py",
         "        _check_turn(self.plan, state, trigger)\n",
         "        _check_turn(self.plan, state, trigger)\n"
@@ -74,7 +74,7 @@ BREAKS = [
     ),
     Break(
         "a trigger left out",
-        "1: every grid trigger runs",
+        "lemma 1: every grid trigger runs",
         "core.py",
         "trigger != state.trigger + 1",
         "trigger <= state.trigger",
@@ -82,7 +82,7 @@ BREAKS = [
     ),
     Break(
         "a trigger run twice",
-        "1: every grid trigger runs once",
+        "lemma 1: every grid trigger runs once",
         "core.py",
         "trigger != state.trigger + 1",
         "trigger not in (state.trigger, state.trigger + 1)",
@@ -90,7 +90,7 @@ BREAKS = [
     ),
     Break(
         "more triggers than T",
-        "8: more triggers than T must be refused",
+        "lemma 1: more triggers than T must be refused",
         "core.py",
         "not 1 <= trigger <= plan.triggers:",
         "not 1 <= trigger:",
@@ -98,7 +98,7 @@ BREAKS = [
     ),
     Break(
         "a window is open a trigger too long",
-        "1: each window's triggers are 1..T",
+        "lemma 1: each window's triggers are 1..T",
         "plan.py",
         "range(-((self.triggers - trigger) // self.stride)",
         "range(-((self.triggers + 1 - trigger) // self.stride)",
@@ -106,7 +106,7 @@ BREAKS = [
     ),
     Break(
         "a window without records passed over",
-        "1: every public key of every grid window is released at every trigger",
+        "lemma 15: every public key of every grid window is released at every trigger",
         "core.py",
         "windows = list(self._key_tasks(state, trigger))",
         "seen = np.unique(np.concatenate([part.window for part in parts]))\n"
@@ -115,7 +115,7 @@ BREAKS = [
     ),
     Break(
         "rows in table order",
-        "6: released rows are sorted by (window, key bytes)",
+        "lemma 24: released rows are sorted by (window, key bytes)",
         "core.py",
         "    order = order.astype(np.int64)\n",
         "    order = np.arange(len(window))\n",

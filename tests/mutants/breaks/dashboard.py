@@ -6,22 +6,22 @@ from mutants.breaks.base import Break
 
 UNRELEASED = "dashboard/test_privacy.py::test_unreleased_data_changes_no_byte"
 TOKEN = "dashboard/test_security.py::test_a_token_is_asked_for"
-OWN = "1: nothing shown depends on unreleased data"
-LOOKERS = "the page: who may look"
+OWN = "lemma 24: nothing shown depends on unreleased data"
+LOOKERS = "the dashboard: who may look"
 
 BREAKS = [
     Break(
         "a published release is replaced in the archive of the page",
-        "6: a retry re-emits that file",
+        "lemma 23: a retry re-emits that file",
         "dashboard/archive.py",
-        'store_once(self._storage, trigger, f"trigger-{trigger:012d}.parquet", buffer.getvalue())',
-        'self._storage.put(f"trigger-{trigger:012d}.parquet", [buffer.getvalue()])',
+        "store_once(self._storage, trigger, parquet_name(trigger), buffer.getvalue())",
+        "self._storage.put(parquet_name(trigger), [buffer.getvalue()])",
         "dashboard/test_api.py::test_a_kept_release_is_not_replaced",
     ),
     Break(
         "the page shows the size of the state",
         OWN,
-        "dashboard/answers.py",
+        "dashboard/health.py",
         '"seconds_since_due": None,',
         '"seconds_since_due": sum(p.stat().st_size for p in history.folder.parent.rglob("*.*")),',
         UNRELEASED,
@@ -29,7 +29,7 @@ BREAKS = [
     Break(
         "the page needs the state",
         OWN,
-        "dashboard/answers.py",
+        "dashboard/api.py",
         '"operator_metrics": operator,',
         '"operator_metrics": (self._histories[0].folder.parent / "popular").exists(),',
         "dashboard/test_privacy.py::test_the_state_the_stream_and_the_secret_are_not_needed",
@@ -101,7 +101,7 @@ BREAKS = [
     Break(
         "everybody is served without a token",
         LOOKERS,
-        "dashboard/process.py",
+        "dashboard/server.py",
         "if settings.token is None and not is_loopback(settings.host):",
         "if False:",
         "dashboard/test_security.py::test_beyond_this_machine_only_with_a_token",
@@ -140,7 +140,7 @@ BREAKS = [
     ),
     Break(
         "a guess without selection's part of delta",
-        "5: delta = delta_0 + Cs beta",
+        "lemma 14: delta = delta_0 + Cs beta",
         "dashboard/statement.py",
         'apart += numbers["delta_threshold"] + math',
         "apart += math",

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from mutants.breaks.base import DAMAGE, SLOW, Break
+from mutants.breaks.base import DAMAGE, SLOW, TASKS, Break
 
 ENGINE = "engines/test_local.py::"
 ROWS = "engines/test_rows.py::"
+PIECES = "engines/test_micro_batch.py::"
 
 BREAKS = [
     Break(
         "a retry takes what has arrived since",
-        "6: a retry replays exactly the intent's range",
+        "lemma 23: a retry replays exactly the intent's range",
         "engines/engine.py",
-        "        intent = self._pending()\n        if intent is None:\n",
-        "        intent = None\n        if intent is None:\n",
+        "        intent = self._pending_intent()\n        if intent is None:\n            trigger",
+        "        intent = None\n        if intent is None:\n            trigger",
         DAMAGE + "test_a_retry_reads_what_was_intended",
     ),
     Break(
         "what was read ahead is used whatever the intent",
-        "8: equal noise on changed input",
+        "lemma 23: equal noise on changed input",
         "engines/local.py",
         "            if expected == intent:\n",
         "            if expected.trigger == intent.trigger:\n",
@@ -26,25 +27,24 @@ BREAKS = [
     ),
     Break(
         "published before it is committed",
-        "6: before any byte reaches a sink, the release file is durable",
+        "lemma 23: before any byte reaches a sink, the release file is durable",
         "engines/engine.py",
         "        self.journal.commit(\n",
-        "        self.sink.emit(trigger, table)\n        self.journal.commit(\n",
+        "        self.sink.emit(intent.trigger, table)\n        self.journal.commit(\n",
         ENGINE + "test_nothing_is_published_before_it_is_committed",
     ),
     Break(
         "a trigger reads up to now",
-        "1: a trigger that runs late reads up to its own cut",
+        "lemma 2: a trigger that runs late reads up to its own cut",
         "engines/engine.py",
-        "        return self.cuts.records(trigger)\n",
-        "        return self.source.cut(\n"
-        "            self._position, GridTime(trigger, self.clock.now(), math.inf)\n"
-        "        )\n",
+        "                offsets = self.cuts.offsets(trigger)\n",
+        "                at = GridTime(trigger, self.clock.now(), math.inf)\n"
+        "                offsets = self.source.cut(self._offset, at)\n",
         SLOW + "[files-False]",
     ),
     Break(
         "no cut while the worker is busy",
-        "1: by something that does not wait for the work",
+        "lemma 2: by something that does not wait for the work",
         "engines/cuts.py",
         "if self._has_come(following) and not self._source.keeps_arrival_times:",
         "if self._waiting:",
@@ -52,7 +52,7 @@ BREAKS = [
     ),
     Break(
         "an answer after the next grid time is a cut",
-        "1: a source that did not answer before the next grid time has no cut",
+        "lemma 2: a source that did not answer before the next grid time has no cut",
         "engines/cuts.py",
         "if not self._source.keeps_arrival_times and self._has_come(before):",
         "if False:",
@@ -60,7 +60,7 @@ BREAKS = [
     ),
     Break(
         "a grid time at which no process ran is cut later",
-        "1: grid times at which no process ran have no cut",
+        "lemma 2: grid times at which no process ran have no cut",
         "engines/cuts.py",
         "trigger = max(self.decided, self._schedule.current(now - 1)) + 1",
         "trigger = max(self.decided, self._schedule.current(now) - 1) + 1",
@@ -68,23 +68,23 @@ BREAKS = [
     ),
     Break(
         "a lost cut is not noticed",
-        "6: a retry replays exactly that range",
+        "lemma 2: a retry replays exactly that range",
         "engines/cuts.py",
-        "if not cut.follows(self._previous, self._position):",
+        "if not cut.follows(self._previous, self._offset):",
         "if False:",
         "engines/test_cuts.py::test_a_cut_that_is_missing_between_others_is_refused",
     ),
     Break(
         "spools of cuts that wait are swept",
-        "1: a cut is made durable when it is taken",
+        "lemma 2: a cut is made durable when it is taken",
         "engines/engine.py",
-        "sweep_spools(storage, [*waiting, pending and pending.records])",
-        "sweep_spools(storage, [pending and pending.records])",
+        "sweep_spools(storage, [begun, *map(self.cuts.offsets, self.cuts.waiting)])",
+        "sweep_spools(storage, [begun])",
         SLOW + "[stdin-True]",
     ),
     Break(
         "what is left of a pipeline begins again",
-        "6: equal noise is safe only on equal input",
+        "lemma 23: equal noise is safe only on equal input",
         "engines/instance.py",
         "    if created.plan.query != query.normal_form:\n",
         "    if MANIFEST not in storage.list():\n"
@@ -94,7 +94,7 @@ BREAKS = [
     ),
     Break(
         "a release that could not be published is left out",
-        "6: a retry re-emits that file",
+        "lemma 23: a retry re-emits that file",
         "engines/engine.py",
         "        self.sink.emit(trigger, release)\n        self._unpublished = None\n",
         "        self._unpublished = None\n        self.sink.emit(trigger, release)\n",
@@ -102,7 +102,7 @@ BREAKS = [
     ),
     Break(
         "a stop while waiting runs the trigger before its time",
-        "1: windows and triggers are enumerated from a fixed grid on a public clock",
+        "lemma 1: windows and triggers are enumerated from a fixed grid on a public clock",
         "engines/cuts.py",
         "        while not stop.is_set():\n",
         "        while True:\n",
@@ -110,7 +110,7 @@ BREAKS = [
     ),
     Break(
         "finished before the last release is out",
-        "6: a retry re-emits that file",
+        "lemma 23: a retry re-emits that file",
         "engines/engine.py",
         "        return ran and self.published",
         "        return ran",
@@ -118,7 +118,7 @@ BREAKS = [
     ),
     Break(
         "a row that fails in spite of TRY stops the run",
-        "2: an expression that fails on a row never aborts",
+        "lemma 3: an expression that fails on a row never aborts",
         "engines/row_query.py",
         "except duckdb.Error:  # of a row, or of the source; the database may be lost",
         "except duckdb.ConversionException:",
@@ -126,26 +126,60 @@ BREAKS = [
     ),
     Break(
         "a row is dropped with those beside it",
-        "2: the row query maps each row by itself",
+        "lemma 3: the row query maps each row by itself",
         "engines/row_query.py",
-        "if piece.num_rows == 1:",
-        "if piece.num_rows <= 2:",
+        "if part.num_rows == 1:",
+        "if part.num_rows <= 2:",
         ROWS + "test_exactly_the_failing_rows_are_dropped",
     ),
     Break(
         "memory that many rows take drops one",
-        "2: the row query maps each row by itself",
+        "lemma 3: the row query maps each row by itself",
         "engines/row_query.py",
-        "length = max(piece.num_rows // 2, 1)",
-        "start, length = start + 1, max(piece.num_rows // 2, 1)",
+        "length = max(part.num_rows // 2, 1)",
+        "start, length = start + 1, max(part.num_rows // 2, 1)",
         ROWS + "test_rows_that_fail_only_together_are_kept",
     ),
     Break(
         "the text of a late error is shown",
-        "1: no record shows up in an error",
+        "lemma 24: no record shows up in an error",
         "engines/row_query.py",
         'raise duckdb.Error("It failed.") from None',
         "raise",
         ROWS + "test_what_fails_late_says_nothing_about_a_record",
+    ),
+    Break(
+        "a failing row needs columns that the query does not",
+        "lemma 3: no row decides what happens to another",
+        "engines/row_query.py",
+        "if names is None or name.lower() in names}",
+        "}",
+        ROWS + "test_a_failing_row_needs_no_memory_for_all_rows",
+    ),
+    Break(
+        "early bounding keeps the records that came first",
+        "lemma 27: a unit's records are bounded in a fixed order",
+        "engines/micro_batch.py",
+        "kept.append(bound(plan, UnitTable(), records, members, votes_spared).kept)",
+        "kept.append(members[: plan.caps.records])",
+        PIECES + "test_pieces_and_early_bounding_change_no_release",
+    ),
+    Break(
+        "the rows of one unit fill the memory",
+        "lemma 27: one row cannot exhaust the memory and stop the run",
+        "engines/micro_batch.py",
+        "held = [_bounded(core.plan, _concatenated(held))]",
+        "held = [_concatenated(held)]",
+        PIECES + "test_one_unit_does_not_fill_the_memory",
+    ),
+    Break(
+        "the driver's cuts wait for the trigger",
+        "lemma 2: which trigger a record belongs to follows from when it arrived",
+        "engines/cuts.py",
+        "        offsets = self._source.cut(self._offset, at)\n",
+        "        while self._waiting:\n"
+        "            self._clock.wait(self._clock.now() + _PAUSE_US, threading.Event())\n"
+        "        offsets = self._source.cut(self._offset, at)\n",
+        TASKS + "test_a_slow_unit_moves_nobody_on_spark[False]",
     ),
 ]

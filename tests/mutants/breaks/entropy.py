@@ -10,7 +10,7 @@ SEALS = "entropy/test_seal.py::"
 BREAKS = [
     Break(
         "a continued path draws from the start again",
-        "3: z is i.i.d.",
+        "lemma 10: z is i.i.d.",
         "entropy/noise.py",
         "number = np.uint64(first[r])",
         "number = np.uint64(0)",
@@ -18,7 +18,7 @@ BREAKS = [
     ),
     Break(
         "purpose not in the derivation",
-        "8: the same noise for two columns",
+        "lemma 21: the same noise for two columns",
         "entropy/noise.py",
         'secret.derive(b"noise", fingerprint, purpose.encode())',
         'secret.derive(b"noise", fingerprint)',
@@ -26,7 +26,7 @@ BREAKS = [
     ),
     Break(
         "plan not in the derivation",
-        "6: another fingerprint is another instance: new noise",
+        "lemma 21: another fingerprint is another instance: new noise",
         "entropy/noise.py",
         'secret.derive(b"noise", fingerprint, purpose.encode())',
         'secret.derive(b"noise", purpose.encode())',
@@ -34,7 +34,7 @@ BREAKS = [
     ),
     Break(
         "instance not in the derivation",
-        "6: z = PRF(secret; instance, ...)",
+        "lemma 25: z = PRF(secret; instance, ...)",
         "entropy/secret.py",
         "parts = (label, self.instance, *context)",
         "parts = (label, *context)",
@@ -42,7 +42,7 @@ BREAKS = [
     ),
     Break(
         "key not in the seed",
-        "8: the same noise for two keys",
+        "lemma 21: the same noise for two keys",
         "entropy/noise.py",
         "state = self._prf.encrypt(ids)",
         "state = self._prf.encrypt(np.zeros_like(ids))",
@@ -50,7 +50,7 @@ BREAKS = [
     ),
     Break(
         "window not in the seed",
-        "8: the same noise for two windows",
+        "lemma 21: the same noise for two windows",
         "entropy/noise.py",
         "        state[:, 0] ^= np.int64(window).view(np.uint64)\n",
         "",
@@ -58,7 +58,7 @@ BREAKS = [
     ),
     Break(
         "round not in the seed",
-        "8: the same noise for two rounds",
+        "lemma 21: the same noise for two rounds",
         "entropy/noise.py",
         "        state[:, 1] ^= rounds.astype(np.uint64)\n",
         "",
@@ -66,7 +66,7 @@ BREAKS = [
     ),
     Break(
         "noise redrawn on retry",
-        "8: noise redrawn on retry",
+        "lemma 23: noise redrawn on retry",
         "entropy/noise.py",
         'Prf(secret.derive(b"noise", fingerprint, purpose.encode()))',
         'Prf(secret.new().derive(b"noise", fingerprint, purpose.encode()))',
@@ -74,7 +74,7 @@ BREAKS = [
     ),
     Break(
         "derivation without lengths",
-        "6: inputs are encoded injectively",
+        "lemma 21: inputs are encoded injectively",
         "entropy/secret.py",
         'len(part).to_bytes(4, "big") + part for part in parts',
         "part for part in parts",
@@ -82,7 +82,7 @@ BREAKS = [
     ),
     Break(
         "identifiers of half a block",
-        "6: a collision would let one unit's data change another's bounding",
+        "lemma 22: a collision would let one unit's data change another's bounding",
         "entropy/identify.py",
         "        state[row, 1] = high\n",
         "        state[row, 1] = 0\n",
@@ -90,7 +90,7 @@ BREAKS = [
     ),
     Break(
         "identifiers without the length",
-        "6: inputs are encoded injectively",
+        "lemma 22: inputs are encoded injectively",
         "entropy/identify.py",
         "low |= np.uint64((length >> (8 * (3 - byte))) & 255) << np.uint64(8 * byte)",
         "pass",
@@ -98,7 +98,7 @@ BREAKS = [
     ),
     Break(
         "zero bytes in a text not escaped",
-        "6: inputs are encoded injectively",
+        "lemma 22: inputs are encoded injectively",
         "entropy/canonical.py",
         "                    data[at] = 255\n",
         "                    data[at] = 0\n",
@@ -106,7 +106,7 @@ BREAKS = [
     ),
     Break(
         "a unit for every NaN",
-        "2: caps use the whole unit, so one value has one encoding",
+        "lemma 22: caps use the whole unit, so one value has one encoding",
         "entropy/canonical.py",
         "floats = np.where(np.isnan(floats), np.nan, floats) + 0.0",
         "floats = np.where(floats.view(np.uint64) << np.uint64(1) == 0, 0.0, floats)",
@@ -114,7 +114,7 @@ BREAKS = [
     ),
     Break(
         "minus zero is another unit",
-        "2: caps use the whole unit, so one value has one encoding",
+        "lemma 22: caps use the whole unit, so one value has one encoding",
         "entropy/canonical.py",
         "floats = np.where(np.isnan(floats), np.nan, floats) + 0.0",
         "floats = np.where(np.isnan(floats), np.nan, floats)",
@@ -122,7 +122,7 @@ BREAKS = [
     ),
     Break(
         "the secret is shown",
-        "6: the secret is never logged",
+        "lemma 21: the secret is never logged",
         "entropy/secret.py",
         "key: bytes = field(repr=False)",
         "key: bytes = field()",
@@ -130,7 +130,7 @@ BREAKS = [
     ),
     Break(
         "tail digits dropped",
-        "6: uniforms fine enough that no sum of small values shows",
+        "lemma 20: uniforms fine enough that no sum of small values shows",
         "entropy/gaussian.py",
         "below = (blocks[tail[t], 1] + 0.5) * _STEP",
         "below = 0.5",
@@ -138,7 +138,7 @@ BREAKS = [
     ),
     Break(
         "normal cut off at 6.6 sigma",
-        "6: the normal is not truncated below 9 sigma",
+        "lemma 20: the normal is not truncated below 9 sigma",
         "entropy/gaussian.py",
         "root[t] = math.sqrt(-_log(chance[t]))",
         "root[t] = min(5.0, math.sqrt(-_log(chance[t])))",
@@ -146,7 +146,7 @@ BREAKS = [
     ),
     Break(
         "one key for all files",
-        "6: a stream of the cipher serves one text",
+        "lemma 26: a stream of the cipher serves one text",
         "entropy/seal.py",
         'algorithms.AES(hmac.digest(self._keys, seal, "sha256"))',
         "algorithms.AES(self._keys)",
@@ -154,7 +154,7 @@ BREAKS = [
     ),
     Break(
         "a file's tag is not looked at",
-        "6: who writes to the state is noticed",
+        "lemma 26: who writes to the state is noticed",
         "entropy/seal.py",
         "            raise BrokenSeal from None\n",
         "            pass\n",
@@ -162,7 +162,7 @@ BREAKS = [
     ),
     Break(
         "a file is not bound to its name",
-        "6: equal noise is safe only on equal input; a swapped file is another input",
+        "lemma 26: equal noise is safe only on equal input; a swapped file is another input",
         "entropy/seal.py",
         'return len(name.encode()).to_bytes(4, "big") + name.encode() + public',
         "return public",
@@ -170,7 +170,7 @@ BREAKS = [
     ),
     Break(
         "a file is not bound to its instance",
-        "6: every instance has its own keys",
+        "lemma 26: every instance has its own keys",
         "entropy/seal.py",
         '        self._seals = secret.derive(b"seal")\n'
         '        self._keys = secret.derive(b"seal key")\n',
@@ -181,7 +181,7 @@ BREAKS = [
     ),
     Break(
         "the public part is not vouched for",
-        "6: who writes to the state is noticed",
+        "lemma 26: who writes to the state is noticed",
         "entropy/seal.py",
         "+ name.encode() + public",
         "+ name.encode()",

@@ -9,7 +9,7 @@ MECHANISMS = "mechanisms/test_mechanisms.py::"
 BREAKS = [
     Break(
         "tree sensitivity a level short",
-        "3: s^2 = ceil(log2 T)",
+        "lemma 9: s^2 = ceil(log2 T)",
         "mechanisms/tree.py",
         "math.sqrt(self.state_size))",
         "math.sqrt(max(1, self.state_size - 1)))",
@@ -17,15 +17,15 @@ BREAKS = [
     ),
     Break(
         "tree variance wrong at T = 2^k",
-        "3: prefix 2^h is the sum of its two children, and b^2 must say so",
+        "lemma 9: prefix 2^h is the sum of its two children, and b^2 must say so",
         "mechanisms/tree.py",
-        "nodes = index >> height if last else index >> height & 1",
-        "nodes = index >> height & 1",
+        "nodes = step >> height if last else step >> height & 1",
+        "nodes = step >> height & 1",
         MECHANISMS + "test_tree_nodes",
     ),
     Break(
         "tree weighs the nodes alike",
-        "3: a node of kappa levels has variance 1 / (2 (1 - 2^-kappa))",
+        "lemma 9: a node of kappa levels has variance 1 / (2 (1 - 2^-kappa))",
         "mechanisms/tree.py",
         "own[height] = 2.0**height / (2.0 ** (height + 1) - 1)",
         "own[height] = 0.5",
@@ -33,7 +33,7 @@ BREAKS = [
     ),
     Break(
         "tree goes past T",
-        "8: more triggers than T must be refused",
+        "lemma 9: more triggers than T must be refused",
         "mechanisms/tree.py",
         "if not 0 <= start[row] <= stop <= triggers:",
         "if not 0 <= start[row] <= stop:",
@@ -41,7 +41,7 @@ BREAKS = [
     ),
     Break(
         "blt sensitivity without its last coefficient",
-        "3: s is the longest column of E",
+        "lemma 9: s is the longest column of E",
         "mechanisms/blt.py",
         "math.sqrt(np.sum(column**2))",
         "math.sqrt(np.sum(column[: max(1, self.triggers - 1)] ** 2))",
@@ -49,7 +49,7 @@ BREAKS = [
     ),
     Break(
         "blt goes past T",
-        "8: more triggers than T must be refused",
+        "lemma 9: more triggers than T must be refused",
         "mechanisms/blt.py",
         "if not 0 <= start[row] <= start[row] + length <= triggers:",
         "if not 0 <= start[row] <= start[row] + length:",
@@ -57,7 +57,7 @@ BREAKS = [
     ),
     Break(
         "four rows of blt share the first one's noise",
-        "8: the same noise for two keys",
+        "lemma 21: the same noise for two keys",
         "mechanisms/blt.py",
         "z_0, z_1, z_2, z_3 = z_at[0], z_at[1], z_at[2], z_at[3]",
         "z_0, z_1, z_2, z_3 = z_at[0], z_at[0], z_at[0], z_at[0]",

@@ -6,11 +6,12 @@ from mutants.breaks.base import Break
 
 GOLDEN = "sql/test_golden.py::test_statement"
 GROWTH = "sql/test_growth.py::"
+ROWS = "engines/test_rows.py::"
 
 BREAKS = [
     Break(
         "columns without a name have no place",
-        "2: the unit is a column of the stream's own row",
+        "lemma 3: the unit is a column of the stream's own row",
         "sql/rows.py",
         "given = [column.lower() for column, _ in found] if found else list(relation.columns)",
         "given = list(relation.columns)",
@@ -18,7 +19,7 @@ BREAKS = [
     ),
     Break(
         "of two columns of one name the last counts",
-        "2: the unit is a column of the stream's own row",
+        "lemma 3: the unit is a column of the stream's own row",
         "sql/rows.py",
         "columns[name.lower()] = columns.get(name.lower(), frozenset()) | origin",
         "columns[name.lower()] = origin",
@@ -26,7 +27,7 @@ BREAKS = [
     ),
     Break(
         "a period by any timestamp",
-        "1: a unit's period comes from the row's own timestamp",
+        "lemma 3: a unit's period comes from the row's own timestamp",
         "sql/groups.py",
         "if options.period_us is not None and scope.origins(node) != frozenset([STREAM]):",
         "if False:",
@@ -34,15 +35,15 @@ BREAKS = [
     ),
     Break(
         "a function that reads files",
-        "2: the row query sees one row at a time",
-        "sql/database.py",
+        "lemma 3: the row query sees one row at a time",
+        "sql/functions.py",
         '    "json_serialize_plan",',
         "    #",
         GOLDEN,
     ),
     Break(
         "letters do not matter",
-        "6: the fingerprint covers whatever shapes units",
+        "lemma 21: the fingerprint covers whatever shapes units",
         "sql/canonical_form.py",
         'identifier.set("quoted", True)',
         'identifier.set("this", identifier.name.lower()); identifier.set("quoted", True)',
@@ -50,7 +51,7 @@ BREAKS = [
     ),
     Break(
         "a list of any length is unnested",
-        "2: one row cannot exhaust the memory and stop the run",
+        "lemma 3: one row cannot exhaust the memory and stop the run",
         "sql/rows.py",
         "return safe(exp.Case(ifs=[exp.If(this=short, true=node.copy())]))",
         "return safe(node)",
@@ -58,7 +59,7 @@ BREAKS = [
     ),
     Break(
         "each UNNEST may make as many rows as all",
-        "2: one row cannot exhaust the memory and stop the run",
+        "lemma 3: one row cannot exhaust the memory and stop the run",
         "sql/rows.py",
         "int(ROWS_MAX ** (1 / max(unnests, 1)) + 1e-9)",
         "ROWS_MAX",
@@ -66,7 +67,7 @@ BREAKS = [
     ),
     Break(
         "keys of any length",
-        "2: one row cannot exhaust the memory and stop the run",
+        "lemma 3: one row cannot exhaust the memory and stop the run",
         "sql/sink.py",
         "        if kind in _LONG\n",
         '        if kind == "BLOB"\n',
@@ -74,7 +75,7 @@ BREAKS = [
     ),
     Break(
         "a row says how long a result is",
-        "2: one row cannot exhaust the memory and stop the run",
+        "lemma 3: one row cannot exhaust the memory and stop the run",
         "sql/row_limits.py",
         "return _is_constant(arguments[:1]) or _is_limited",
         "return True or _is_limited",
@@ -82,15 +83,15 @@ BREAKS = [
     ),
     Break(
         "operators by their names as functions",
-        "2: one row cannot end the process",
-        "sql/database.py",
+        "lemma 3: one row cannot end the process",
+        "sql/functions.py",
         "if not _FUNCTION.fullmatch(name):",
         "if False:",
         GROWTH + "test_what_can_end_the_process_is_refused",
     ),
     Break(
         "a long text ends a Spark task",
-        "2: one row cannot end the process",
+        "lemma 3: one row cannot end the process",
         "sql/spark/cells.py",
         '_DIGITS = "[0-9]([0-9_]*[0-9])?"',
         '_DIGITS = "[0-9]+(_[0-9]+)*"',
@@ -98,7 +99,7 @@ BREAKS = [
     ),
     Break(
         "rows of a file skipped by its statistics",
-        "2: the row query maps each input row by itself",
+        "lemma 3: the row query maps each input row by itself",
         "sql/rows.py",
         "if left == right and all(side.find(exp.Column) for side in sides):",
         "if left == right:",
@@ -106,26 +107,66 @@ BREAKS = [
     ),
     Break(
         "times out of range are made",
-        "2: an expression that fails on a row yields NULL, never an abort",
-        "sql/database.py",
+        "lemma 3: an expression that fails on a row yields NULL, never an abort",
+        "sql/functions.py",
         "if name in _UNCHECKED_TIMES and len(arguments) <= 1:",
         "if name in _UNCHECKED_TIMES and len(arguments) < 1:",
         "sql/test_never_stops.py::test_no_row_stops_a_run",
     ),
     Break(
         "a time zone may be a column",
-        "2: an expression that fails on a row yields NULL, never an abort",
-        "sql/database.py",
+        "lemma 3: an expression that fails on a row yields NULL, never an abort",
+        "sql/functions.py",
         'if method or any(below.get("class") == "COLUMN_REF" for below in nodes_of(constant)):',
         "if method:",
         "sql/test_never_stops.py::test_no_row_stops_a_run",
     ),
     Break(
         "constants are not tried out",
-        "2: an expression that fails on a row yields NULL, never an abort",
+        "lemma 3: an expression that fails on a row yields NULL, never an abort",
         "sql/sink.py",
         "        expressions.binder.try_out(query)\n",
         "",
+        GOLDEN,
+    ),
+    Break(
+        "sources that share records only through a third are counted apart",
+        "lemma 25: what several pipelines spend adds up",
+        "sql/overlap.py",
+        "groups = [kept if group == merged else group for group in groups]",
+        "groups[later] = kept",
+        "sql/test_overlap.py::test_sources_are_shared_through_others",
+    ),
+    Break(
+        "one file under two names is taken for two",
+        "lemma 25: what several pipelines spend adds up",
+        "sql/overlap.py",
+        "base = os.path.realpath(os.path.join(folder, *plain))",
+        'base = "/".join(plain)',
+        "sql/test_overlap.py::test_patterns_of_files[in/*.csv-{folder}/in/*.csv-True]",
+    ),
+    Break(
+        "the number of rows decides where a join keeps the stream",
+        "lemma 3: the row query maps each row by itself",
+        "sql/database.py",
+        '    "column_lifetime",',
+        '    "column_lifetime", "build_side_probe_side", "join_order",',
+        ROWS + "test_a_row_may_become_as_many_rows_as_documented",
+    ),
+    Break(
+        "a list is copied into each of its rows",
+        "lemma 3: the row query maps each row by itself",
+        "sql/rows.py",
+        "item = exp.Lateral(this=elements, alias=alias.copy() if alias else None)",
+        "item = exp.Unnest(expressions=[element.this.this], alias=alias and alias.copy())",
+        ROWS + "test_a_row_may_become_as_many_rows_as_documented",
+    ),
+    Break(
+        "an INTERVAL loses its value beside a failing row",
+        "lemma 3: no row decides what happens to another",
+        "sql/compile.py",
+        'if _has_nested_interval(column.args["kind"]):',
+        "if False:",
         GOLDEN,
     ),
 ]

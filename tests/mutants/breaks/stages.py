@@ -13,7 +13,7 @@ JOIN = INVARIANTS + "test_a_key_that_could_not_pass_alone_passes_when_others_joi
 BREAKS = [
     Break(
         "a path's state is forgotten between triggers",
-        "3: xi = B z over all triggers of the window",
+        "lemma 10: xi = B z over all triggers of the window",
         "stages/advance.py",
         "        released.states[position][slots] = state\n",
         "",
@@ -21,7 +21,7 @@ BREAKS = [
     ),
     Break(
         "value noise x 0.9",
-        "3: Var xi(i) = sigma^2 b^2(i)",
+        "lemma 10: Var xi(i) = sigma^2 b^2(i)",
         "stages/advance.py",
         "np.rint(xi * (calibrated.sigma / calibrated.quantum))",
         "np.rint(0.9 * xi * (calibrated.sigma / calibrated.quantum))",
@@ -29,7 +29,7 @@ BREAKS = [
     ),
     Break(
         "selection noise x 0.9",
-        "4: lambda(i) = sigma_k b(i)",
+        "lemma 10: lambda(i) = sigma_k b(i)",
         "stages/advance.py",
         "np.rint(xi[offsets[k] + j - 1] * sigma)",
         "np.rint(xi[offsets[k] + j - 1] * sigma * 0.9)",
@@ -37,7 +37,7 @@ BREAKS = [
     ),
     Break(
         "selection noise from first appearance",
-        "4: the noise step never depends on when the key first appeared",
+        "lemma 13: the noise step never depends on when the key first appeared",
         "stages/advance.py",
         "np.rint(xi[offsets[k] + j - 1] * sigma)",
         "np.rint(xi[offsets[k] + j - (step - last)] * sigma)",
@@ -45,7 +45,7 @@ BREAKS = [
     ),
     Break(
         "value noise from the first release",
-        "4: the process exists, on paper, for every key from the start",
+        "lemma 10: the process exists, on paper, for every key from the start",
         "stages/advance.py",
         "path_ends(plan.mechanism, noise, seeds, start, stop, state)",
         "path_ends(plan.mechanism, noise, seeds, start, start + 1, state)",
@@ -53,16 +53,16 @@ BREAKS = [
     ),
     Break(
         "step counts the batches that had data",
-        "1: its number is the grid step, never a count of batches",
+        "lemma 1: its number is the grid step, never a count of batches",
         "stages/advance.py",
         "    rows = table.insert_keys(groups.key, groups.key_text, groups.text)\n",
-        '    step = int(table.rows["touched"].max()) + 1\n'
+        '    step = int(table.rows["updated"].max()) + 1\n'
         "    rows = table.insert_keys(groups.key, groups.key_text, groups.text)\n",
         INVARIANTS + "test_triggers_without_records_count",
     ),
     Break(
         "later rounds keep the window's step",
-        "4: from the trigger after the last release for later rounds",
+        "lemma 13: from the trigger after the last release for later rounds",
         "stages/advance.py",
         "- thresholds[j - 1]",
         "- thresholds[j + last - 1]",
@@ -70,7 +70,7 @@ BREAKS = [
     ),
     Break(
         "round not counted on",
-        "8: the same noise for two rounds",
+        "lemma 21: the same noise for two rounds",
         "stages/advance.py",
         '    table.rows["round"][rows] += 1\n',
         "",
@@ -78,7 +78,7 @@ BREAKS = [
     ),
     Break(
         "columns have the selection's noise",
-        "3: one noise process per (purpose, key, window, round)",
+        "lemma 21: one noise process per (purpose, key, window, round)",
         "stages/advance.py",
         "noise = noises[calibrated.purpose]",
         "noise = noises[SELECTION]",
@@ -86,7 +86,7 @@ BREAKS = [
     ),
     Break(
         "C off by one",
-        "2: kept iff the unit has fewer than C kept",
+        "lemma 5: kept iff the unit has fewer than C kept",
         "stages/bound.py",
         "if units[row].kept >= records_max:",
         "if units[row].kept > records_max:",
@@ -94,7 +94,7 @@ BREAKS = [
     ),
     Break(
         "c off by one",
-        "2: and fewer than c kept for this (key, window)",
+        "lemma 5: and fewer than c kept for this (key, window)",
         "stages/bound.py",
         "if count >= np.uint64(records_per_key_max):",
         "if count > np.uint64(records_per_key_max):",
@@ -102,7 +102,7 @@ BREAKS = [
     ),
     Break(
         "C not counted",
-        "2: kept iff the unit has fewer than C kept",
+        "lemma 5: kept iff the unit has fewer than C kept",
         "stages/bound.py",
         "        units[row].kept += 1\n",
         "",
@@ -110,7 +110,7 @@ BREAKS = [
     ),
     Break(
         "c not counted",
-        "2: and fewer than c kept for this (key, window)",
+        "lemma 5: and fewer than c kept for this (key, window)",
         "stages/bound.py",
         "slab[at] = entry + np.uint64(1)",
         "slab[at] = entry",
@@ -118,7 +118,7 @@ BREAKS = [
     ),
     Break(
         "c forgotten when a block grows",
-        "8: c off across two micro-batches",
+        "lemma 5: c off across two micro-batches",
         "stages/bound.py",
         "slab[block + number] = entry\n",
         "slab[block + number] = entry & np.uint64(0xFFFFFFFF00000000)\n",
@@ -126,7 +126,7 @@ BREAKS = [
     ),
     Break(
         "c forgotten when a list becomes a hash table",
-        "8: c off across two micro-batches",
+        "lemma 5: c off across two micro-batches",
         "stages/bound.py",
         "np.int64(entry >> np.uint64(32)))] = entry\n",
         "np.int64(entry >> np.uint64(32)))] = entry & np.uint64(0xFFFFFFFF00000000)\n",
@@ -134,7 +134,7 @@ BREAKS = [
     ),
     Break(
         "a unit spread over shards by key",
-        "2: counting and caps use the whole unit",
+        "lemma 5: counting and caps use the whole unit",
         "stages/batch.py",
         "shard_hash=unit_shard_hashes(batch.unit, len(window))",
         "shard_hash=unit_shard_hashes(batch.key, len(window))",
@@ -142,7 +142,7 @@ BREAKS = [
     ),
     Break(
         "Cs ignored",
-        "2: fewer than Cs votes are cast",
+        "lemma 7: fewer than Cs votes are cast",
         "stages/bound.py",
         "votes[made] = may_vote and units[row].votes < selections_max",
         "votes[made] = may_vote",
@@ -150,7 +150,7 @@ BREAKS = [
     ),
     Break(
         "Cs off by one",
-        "2: fewer than Cs votes are cast",
+        "lemma 7: fewer than Cs votes are cast",
         "stages/bound.py",
         "units[row].votes < selections_max",
         "units[row].votes <= selections_max",
@@ -158,7 +158,7 @@ BREAKS = [
     ),
     Break(
         "keys that are not out settle",
-        "5: given the same output history, streams differ by the unit's own contributions alone",
+        "lemma 7: given the same output history, only the unit's own contributions differ",
         "stages/advance.py",
         "return ShardRelease(texts, values, changed, table.ids(selected))",
         "return ShardRelease(texts, values, changed, table.ids(candidates))",
@@ -166,7 +166,7 @@ BREAKS = [
     ),
     Break(
         "a key settles in every window",
-        "4: an instance is (key, window, round)",
+        "lemma 7: an instance is (key, window, round)",
         "stages/bound.py",
         "there = np.flatnonzero(window == number)",
         "there = np.arange(len(members))",
@@ -174,7 +174,7 @@ BREAKS = [
     ),
     Break(
         "a vote for every record",
-        "8: a unit counted twice in an instance",
+        "lemma 7: a unit counted twice in an instance",
         "stages/bound.py",
         "may_vote = voted < step[k] if rounds else votes_once",
         "may_vote = True",
@@ -182,7 +182,7 @@ BREAKS = [
     ),
     Break(
         "last vote not remembered",
-        "2: the vote carries the trigger of the unit's previous vote there",
+        "lemma 8: the vote carries the trigger of the unit's previous vote there",
         "stages/bound.py",
         "                entry += np.uint64(step[k] - voted) << np.uint64(count_bits)\n",
         "",
@@ -190,7 +190,7 @@ BREAKS = [
     ),
     Break(
         "vote does not carry last_vote_step",
-        "2: the vote carries the trigger of the unit's previous vote there",
+        "lemma 8: the vote carries the trigger of the unit's previous vote there",
         "stages/bound.py",
         "                last_vote_step[made] = voted\n",
         "",
@@ -198,31 +198,31 @@ BREAKS = [
     ),
     Break(
         "last_vote_step not looked at",
-        "2: the key side adds 1 iff last_vote_step <= its last release",
+        "lemma 8: the key side adds 1 iff last_vote_step <= its last release",
         "stages/advance.py",
-        "if last_vote_step[k] <= keys[row].last:",
+        "if last_vote_step[k] <= keys[row].round_start:",
         "if last_vote_step[k] >= 0:",
         ONCE,
     ),
     Break(
         "last_vote_step a trigger late",
-        "2: the key side adds 1 iff last_vote_step <= its last release",
+        "lemma 8: the key side adds 1 iff last_vote_step <= its last release",
         "stages/advance.py",
-        "if last_vote_step[k] <= keys[row].last:",
-        "if last_vote_step[k] <= keys[row].last + 1:",
+        "if last_vote_step[k] <= keys[row].round_start:",
+        "if last_vote_step[k] <= keys[row].round_start + 1:",
         ONCE,
     ),
     Break(
         "last_vote_step a trigger early",
-        "2: the key side adds 1 iff last_vote_step <= its last release",
+        "lemma 8: the key side adds 1 iff last_vote_step <= its last release",
         "stages/advance.py",
-        "if last_vote_step[k] <= keys[row].last:",
-        "if last_vote_step[k] < max(keys[row].last, 1):",
+        "if last_vote_step[k] <= keys[row].round_start:",
+        "if last_vote_step[k] < max(keys[row].round_start, 1):",
         INVARIANTS + "test_a_unit_counts_again_in_the_next_round",
     ),
     Break(
         "votes of different last_vote_step added up",
-        "2: the key side adds 1 iff last_vote_step <= its last release",
+        "lemma 8: the key side adds 1 iff last_vote_step <= its last release",
         "stages/combine.py",
         "text[record], window[record], last_vote_step[k]",
         "text[record], window[record], 0",
@@ -230,7 +230,7 @@ BREAKS = [
     ),
     Break(
         "colliding tags take the younger window's vote",
-        "8: a unit counted twice in an instance",
+        "lemma 8: a unit counted twice in an instance",
         "stages/bound.py",
         "may_vote = voted < step[k] if rounds",
         "may_vote = voted != step[k] if rounds",
@@ -238,7 +238,7 @@ BREAKS = [
     ),
     Break(
         "tag 0 is an empty place",
-        "8: c off at the boundary",
+        "lemma 5: c off at the boundary",
         "stages/bound.py",
         "        slab[at] = entry + np.uint64(1)\n",
         "        if tag != 0:\n            slab[at] = entry + np.uint64(1)\n",
@@ -246,7 +246,7 @@ BREAKS = [
     ),
     Break(
         "records kept by arrival",
-        "2: in the order (trigger, timestamp, key, window, values)",
+        "lemma 5: in the order (trigger, timestamp, key, window, values)",
         "stages/bound.py",
         "    if timestamp[a] != timestamp[b]:\n        return timestamp[a] < timestamp[b]\n",
         "    if timestamp[a] != timestamp[b]:\n        return False\n",
@@ -254,7 +254,7 @@ BREAKS = [
     ),
     Break(
         "ties kept by arrival",
-        "2: in the order (trigger, timestamp, key, window, values)",
+        "lemma 5: in the order (trigger, timestamp, key, window, values)",
         "stages/bound.py",
         "            return values[a, k] < values[b, k]\n",
         "            return False\n",
@@ -262,7 +262,7 @@ BREAKS = [
     ),
     Break(
         "public distinct ignores Cs",
-        "5: COUNT(DISTINCT unit) with public keys costs Cs s^2 / sigma^2",
+        "lemma 16: COUNT(DISTINCT unit) with public keys costs Cs s^2 / sigma^2",
         "stages/bound.py",
         "count == 0 if rounds else votes[made]",
         "count == 0",
@@ -270,7 +270,7 @@ BREAKS = [
     ),
     Break(
         "distinct counts every vote",
-        "2: within one instance a unit counts once, exactly",
+        "lemma 16: within one instance a unit counts once, exactly",
         "stages/bound.py",
         "count == 0 if rounds else votes[made]",
         "votes[made]",
@@ -278,7 +278,7 @@ BREAKS = [
     ),
     Break(
         "null unit is a unit",
-        "2: null unit: the record is dropped",
+        "lemma 4: null unit: the record is dropped",
         "stages/batch.py",
         "            keep &= column.is_valid().to_numpy(zero_copy_only=False)\n",
         "            pass\n",
@@ -286,7 +286,7 @@ BREAKS = [
     ),
     Break(
         "null unit hidden in a dictionary",
-        "2: null unit: the record is dropped",
+        "lemma 4: null unit: the record is dropped",
         "stages/batch.py",
         "    batch = _plain(batch)\n",
         "",
@@ -294,7 +294,7 @@ BREAKS = [
     ),
     Break(
         "late record accepted",
-        "1: a record outside the open windows is dropped before bounding",
+        "lemma 4: a record outside the open windows is dropped before bounding",
         "stages/batch.py",
         "return (items >= opened.start) & (items < opened.stop)",
         "return items < opened.stop",
@@ -302,7 +302,7 @@ BREAKS = [
     ),
     Break(
         "far-future record accepted",
-        "1: a record outside the open windows is dropped before bounding",
+        "lemma 4: a record outside the open windows is dropped before bounding",
         "stages/batch.py",
         "return (items >= opened.start) & (items < opened.stop)",
         "return items >= opened.start",
@@ -310,7 +310,7 @@ BREAKS = [
     ),
     Break(
         "windows close by the largest window seen",
-        "8: a watermark taken from data",
+        "lemma 1: a watermark taken from data",
         "stages/batch.py",
         "keep = windowed & _is_open(plan.windows, window, trigger)",
         "clock = max(trigger, int(window.max(initial=0)) * (plan.windows.stride or 0) + 1)\n"
@@ -319,7 +319,7 @@ BREAKS = [
     ),
     Break(
         "key that is not public accepted",
-        "2: what does not count uses up nothing",
+        "lemma 15: what does not count uses up nothing",
         "stages/batch.py",
         "return records.subset(np.flatnonzero(public.find(records.key) >= 0))",
         "return records",
@@ -327,7 +327,7 @@ BREAKS = [
     ),
     Break(
         "no upper clamp",
-        "2: clamped to [lo, hi]",
+        "lemma 4: clamped to [lo, hi]",
         "stages/batch.py",
         "np.clip(numbers, process.lower, process.upper)",
         "np.maximum(numbers, process.lower)",
@@ -335,7 +335,7 @@ BREAKS = [
     ),
     Break(
         "no lower clamp",
-        "2: clamped to [lo, hi]",
+        "lemma 4: clamped to [lo, hi]",
         "stages/batch.py",
         "np.clip(numbers, process.lower, process.upper)",
         "np.minimum(numbers, process.upper)",
@@ -343,7 +343,7 @@ BREAKS = [
     ),
     Break(
         "quantised to nearest",
-        "2: quantised towards zero",
+        "lemma 4: quantised towards zero",
         "stages/batch.py",
         "np.trunc(",
         "np.rint(",
@@ -351,7 +351,7 @@ BREAKS = [
     ),
     Break(
         "infinity is absent",
-        "2: +-inf: clamped",
+        "lemma 4: +-inf: clamped",
         "stages/batch.py",
         "absent = np.isnan(numbers)",
         "absent = ~np.isfinite(numbers)",
@@ -359,7 +359,7 @@ BREAKS = [
     ),
     Break(
         "COUNT(x) counts NaN",
-        "2: NaN or null value: absent for that aggregate",
+        "lemma 4: NaN or null value: absent for that aggregate",
         "stages/batch.py",
         "        values[absent, position] = ABSENT\n",
         '        values[absent & (process.kind == "sum"), position] = ABSENT\n',
@@ -367,7 +367,7 @@ BREAKS = [
     ),
     Break(
         "sums saturate",
-        "6: sums are int64 modulo 2^64; saturation would not be post-processing",
+        "lemma 18: sums are int64 modulo 2^64; saturation would not be post-processing",
         "stages/advance.py",
         "            totals[row, p] += values[k, p]\n",
         "            if values[k, p] > 0 and totals[row, p] > 2**63 - 1 - values[k, p]:\n"
@@ -378,7 +378,7 @@ BREAKS = [
     ),
     Break(
         "noise added in floats",
-        "6: noise is rounded to the grid and added as integers",
+        "lemma 18: noise is rounded to the grid and added as integers",
         "stages/advance.py",
         "values[:, position] = totals + noised",
         "values[:, position] = totals.astype(np.float64) + noised",
@@ -386,16 +386,16 @@ BREAKS = [
     ),
     Break(
         "released only when touched",
-        "8: a key released only when it had new data",
+        "lemma 15: a key released only when it had new data",
         "stages/advance.py",
         "slots = np.arange(table.released.size)",
-        'touched = table.rows["touched"][table.released.rows[: table.released.size]]\n'
-        "        slots = np.flatnonzero(touched == step)",
+        'updated = table.rows["updated"][table.released.rows[: table.released.size]]\n'
+        "        slots = np.flatnonzero(updated == step)",
         BAD_INPUT + "test_an_empty_micro_batch_is_a_trigger_like_any_other",
     ),
     Break(
         "minimum dropped",
-        "4: count > mu",
+        "lemma 14: count > mu",
         "stages/advance.py",
         " or keys[row].count <= minimum:",
         ":",
@@ -403,7 +403,7 @@ BREAKS = [
     ),
     Break(
         "minimum off by one",
-        "4: count > mu",
+        "lemma 14: count > mu",
         "stages/advance.py",
         "keys[row].count <= minimum",
         "keys[row].count < minimum",
@@ -411,7 +411,7 @@ BREAKS = [
     ),
     Break(
         "threshold less one",
-        "4: count + noise >= thr",
+        "lemma 13: count + noise >= thr",
         "stages/advance.py",
         "if keys[row].count + margin >= 0:",
         "if keys[row].count + margin >= -1:",
@@ -419,7 +419,7 @@ BREAKS = [
     ),
     Break(
         "due keys not looked at",
-        "7: releases equal those of a scan over every key",
+        "lemma 17: releases equal those of a scan over every key",
         "stages/advance.py",
         "due = table.take_due(step)",
         "due = np.empty(0, np.int64)",
@@ -427,31 +427,31 @@ BREAKS = [
     ),
     Break(
         "pruning too eager by one",
-        "7: while count + M < 0 the key cannot be due",
+        "lemma 17: while count + M < 0 the key cannot be due",
         "stages/advance.py",
-        "keys[row].count + np.int64(keys[row].peak) < 0",
-        "keys[row].count + np.int64(keys[row].peak) <= 0",
+        "keys[row].count + np.int64(keys[row].best_margin) < 0",
+        "keys[row].count + np.int64(keys[row].best_margin) <= 0",
         JOIN,
     ),
     Break(
         "pruning by the last trigger alone",
-        "7: M = max over the remaining triggers",
+        "lemma 17: M = max over the remaining triggers",
         "stages/advance.py",
-        "peak = max(peak, margin)",
-        "peak = margin",
+        "best_margin = max(best_margin, margin)",
+        "best_margin = margin",
         JOIN,
     ),
     Break(
         "pruning kept for the next round",
-        "7: M belongs to its round",
+        "lemma 17: M belongs to its round",
         "stages/advance.py",
-        '    table.rows["peak"][rows] = PEAK_UNKNOWN\n',
+        '    table.rows["best_margin"][rows] = MARGIN_UNKNOWN\n',
         "",
         LATER_ROUND,
     ),
     Break(
         "count kept for the next round",
-        "4: a release flushes and starts a new round",
+        "lemma 14: a release flushes and starts a new round",
         "stages/advance.py",
         '    table.rows["count"][rows] = 0\n',
         "",
@@ -459,7 +459,7 @@ BREAKS = [
     ),
     Break(
         "votes forgotten at a restart",
-        "8: Cs off across restarts",
+        "lemma 7: Cs off across restarts",
         "stages/bound.py",
         "units[rows[k]].votes += votes[k]",
         "units[rows[k]].votes += 0",

@@ -7,7 +7,7 @@ from mutants.breaks.base import JOURNAL, MISSED, SEALED, SLOW, Break
 BREAKS = [
     Break(
         "anybody may read a state",
-        "6: totals in the state are true",
+        "lemma 26: totals in the state are true",
         "state/storage.py",
         "self._make(path.parent, 0o700)",
         "self._make(path.parent, 0o777)",
@@ -15,7 +15,7 @@ BREAKS = [
     ),
     Break(
         "a state's name is lost in a power cut",
-        "6: durable before a sink sees a byte",
+        "lemma 23: durable before a sink sees a byte",
         "state/storage.py",
         "self._made.add(missing)",
         "pass",
@@ -23,15 +23,15 @@ BREAKS = [
     ),
     Break(
         "another plan accepted",
-        "6: another fingerprint is another instance",
+        "lemma 23: another fingerprint is another instance",
         "state/journal.py",
-        "if self.manifest.fingerprint != pipeline.plan.fingerprint.hex():",
+        "if self.manifest.fingerprint != core.plan.fingerprint.hex():",
         "if False:",
         JOURNAL + "test_another_secret_plan_or_instance_is_refused",
     ),
     Break(
         "a foreign intent accepted",
-        "6: a foreign intent stops the run",
+        "lemma 23: a foreign intent stops the run",
         "state/journal.py",
         'if body.pop("fingerprint") != self.manifest.fingerprint:',
         'if body.pop("fingerprint") is None:',
@@ -39,7 +39,7 @@ BREAKS = [
     ),
     Break(
         "selected keys forgotten at a restart",
-        "2: bounding is the same whatever happens to the process",
+        "lemma 7: bounding is the same whatever happens to the process",
         "state/journal.py",
         "        state.selected = self.load_selected(each)\n",
         "",
@@ -47,7 +47,7 @@ BREAKS = [
     ),
     Break(
         "cuts kept in memory",
-        "1: a cut is made durable when it is taken",
+        "lemma 2: a cut is made durable when it is taken",
         "state/journal.py",
         "self._put(_cut_name(cut.trigger), asdict(cut))",
         "asdict(cut)",
@@ -55,15 +55,15 @@ BREAKS = [
     ),
     Break(
         "sealing off",
-        "6: separate keys for noise, identifiers and encryption; the state shows none of its data",
+        "lemma 26: separate keys for noise, identifiers and encryption; the state shows no data",
         "state/sealed.py",
         "        seal, file = self._unlocked().seal(name, parts)\n"
         "        self.plain.put(name, file)\n"
         "        return seal.hex()\n"
         "\n"
         "    def get(self, name: str, seal: str | None = None) -> bytes | None:\n"
-        '        """The object, or None. Refused if it is damaged, or is not the one with this'
-        ' seal."""\n'
+        '        """The object, or None. Refused if it is damaged, or has another seal than'
+        ' the given one."""\n'
         "        data = self.plain.get(name)\n",
         "        seal, file = self._unlocked().seal(name, parts)\n"
         "        self.plain.put(name, parts)\n"
@@ -77,7 +77,7 @@ BREAKS = [
     ),
     Break(
         "an older version of a file is taken",
-        "6: a trigger goes on from the state that was committed",
+        "lemma 26: a trigger goes on from the state that was committed",
         "state/sealed.py",
         "if seal not in (None, found.hex()):",
         "if False:",
@@ -85,7 +85,7 @@ BREAKS = [
     ),
     Break(
         "held tables are not compared with the files",
-        "8: unit state dropped while its records are still accepted",
+        "lemma 6: unit state dropped while its records are still accepted",
         "state/shards.py",
         "if held is not None and log.files[: len(held.log.files)] == held.log.files:",
         "if held is not None:",
@@ -93,7 +93,7 @@ BREAKS = [
     ),
     Break(
         "a held table takes its last delta again",
-        "8: a unit counted twice in an instance",
+        "lemma 5: a unit counted twice in an instance",
         "state/shards.py",
         "held.table, files[len(held.log.files) :]",
         "held.table, files[max(0, len(held.log.files) - 1) :]",
@@ -101,7 +101,7 @@ BREAKS = [
     ),
     Break(
         "a lease that has run out is written under",
-        "6: one writer at a time",
+        "lemma 23: one writer at a time",
         "state/remote.py",
         "if too_late or self._lease()",
         "if self._lease()",
@@ -109,7 +109,7 @@ BREAKS = [
     ),
     Break(
         "a lock is looked at once",
-        "6: one writer",
+        "lemma 23: one writer",
         "state/storage.py",
         "if self._held is not None and self._holder() != self._held:",
         "if False:",
@@ -117,7 +117,7 @@ BREAKS = [
     ),
     Break(
         "a retry is not compared",
-        "6: a retry that reads other records is refused",
+        "lemma 23: a retry that reads other records is refused",
         "state/journal.py",
         "if known not in (None, release):",
         "if False:",

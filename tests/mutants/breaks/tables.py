@@ -7,7 +7,7 @@ from mutants.breaks.base import JOURNAL, MISSED, Break
 BREAKS = [
     Break(
         "ids compared by half",
-        "6: units and keys are identified by 128-bit keyed hashes",
+        "lemma 22: units and keys are identified by 128-bit keyed hashes",
         "tables/table.py",
         "if row.id0 != ids[k, 0] or row.id1 != ids[k, 1]:",
         "if row.id0 != ids[k, 0]:",
@@ -15,7 +15,7 @@ BREAKS = [
     ),
     Break(
         "a prediction is not overruled",
-        "7: releases equal those of a scan over every key",
+        "lemma 17: releases equal those of a scan over every key",
         "tables/keys.py",
         "return rows[current]",
         "return rows",
@@ -23,7 +23,7 @@ BREAKS = [
     ),
     Break(
         "due keys forgotten at a restart",
-        "7: releases equal those of a scan over all keys",
+        "lemma 17: releases equal those of a scan over all keys",
         "tables/keys.py",
         '        self.schedule(at[self.rows["due"][at] > step])\n',
         "",
@@ -31,7 +31,7 @@ BREAKS = [
     ),
     Break(
         "released keys of missed triggers forgotten",
-        "8: a key released only when it had new data",
+        "lemma 17: a key released only when it had new data",
         "tables/keys.py",
         'released = at[self.rows["slot"][at] > self.released.size]',
         "released = at[:0]",

@@ -1,21 +1,21 @@
-// Asking the server. A token is kept for this tab alone.
+// Requests to the API. The token is stored for this tab only.
 
 const TOKEN = "dpsqlp-token";
 
-export class Unauthorised extends Error {}
+export class Unauthorized extends Error {}
 
-export class Refused extends Error {
+export class RequestError extends Error {
   constructor(status, text) {
     super(text);
     this.status = status;
   }
 }
 
-export function keepToken(token) {
+export function storeToken(token) {
   sessionStorage.setItem(TOKEN, token);
 }
 
-export async function ask(path, parameters = {}) {
+export async function request(path, parameters = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== null && value !== undefined && value !== "") query.set(name, value);
@@ -23,13 +23,13 @@ export async function ask(path, parameters = {}) {
   const token = sessionStorage.getItem(TOKEN);
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const address = query.size ? `${path}?${query}` : path;
-  const answer = await fetch(address, { headers, credentials: "omit", redirect: "error" });
-  if (answer.status === 401) throw new Unauthorised();
-  if (!answer.ok) {
-    const { error } = await answer.json().catch(() => ({}));
-    throw new Refused(answer.status, error || `The server answered ${answer.status}.`);
+  const response = await fetch(address, { headers, credentials: "omit", redirect: "error" });
+  if (response.status === 401) throw new Unauthorized();
+  if (!response.ok) {
+    const { error } = await response.json().catch(() => ({}));
+    throw new RequestError(response.status, error || `The server returned status ${response.status}.`);
   }
-  return answer.json();
+  return response.json();
 }
 
-export const ofSink = (name, what) => `/api/v1/sinks/${encodeURIComponent(name)}${what}`;
+export const sinkPath = (name, resource) => `/api/v1/sinks/${encodeURIComponent(name)}${resource}`;

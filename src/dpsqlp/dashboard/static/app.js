@@ -1,24 +1,23 @@
-// The frame around the views: address, polling, theme, token.
+// The frame around the views: routing, polling, theme, token.
 
-import { ask, keepToken, ofSink, Refused, Unauthorised } from "./api.js";
+import { request, RequestError, sinkPath, storeToken, Unauthorized } from "./api.js";
 import { h } from "./dom.js";
 import { keysView } from "./keys.js";
-import { courseView } from "./course.js";
+import { keyView } from "./key.js";
 import { windowsView } from "./windows.js";
-import { promiseView } from "./promise.js";
+import { privacyView } from "./privacy.js";
 import { healthView } from "./health.js";
 
-const VIEWS = { keys: keysView, key: courseView, windows: windowsView, promise: promiseView, health: healthView };
-const TITLES = { keys: "Keys", key: "One key", windows: "Windows", promise: "Promise", health: "Health" };
-const STATUS = { running: "running", late: "late", waiting: "waiting", stopped: "stopped", failed: "failed", finished: "finished", unknown: "no clock" };
-const SHORTEST_MS = 1000;
-const LONGEST_MS = 30_000;
-const WORST_MS = 60_000;
+const VIEWS = { keys: keysView, key: keyView, windows: windowsView, privacy: privacyView, health: healthView };
+const TITLES = { keys: "Keys", key: "Key", windows: "Windows", privacy: "Privacy", health: "Health" };
+const POLL_MIN_MS = 1000;
+const POLL_MAX_MS = 30_000;
+const RETRY_MAX_MS = 60_000;
 
 const $ = (id) => document.getElementById(id);
-const state = { sinks: [], health: null, view: null, mark: "", stale: true, failures: 0, timer: null, drawing: 0 };
+const state = { sinks: [], health: null, view: null, version: "", stale: true, failures: 0, timer: null, drawing: 0 };
 
-// The address: #/view/item?parameters
+// The address is #/view/item?parameters.
 export function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name = "", item = ""] = path.split("/");
@@ -39,7 +38,7 @@ function chosenSink() {
   return state.sinks.find((sink) => sink.name === wanted) ?? state.sinks[0];
 }
 
-// What a view gets: the sink, its parameters, and how to change them.
+// The context of a view: the sink, the parameters, and functions to request data and navigate.
 function context(sink) {
   const { view, item, parameters } = route();
   const shared = state.sinks.length > 1 ? { sink: sink.name } : {};
@@ -50,7 +49,7 @@ function context(sink) {
     get health() {
       return state.health;
     },
-    ask: (what, given) => ask(ofSink(sink.name, what), given),
+    request: (resource, given) => request(sinkPath(sink.name, resource), given),
     link: (name, id = "", given = {}) => link(name, id, { ...shared, ...given }),
     change: (given, { replace = false } = {}) => {
       const address = link(view, item, { ...shared, ...parameters, ...given });
@@ -74,7 +73,7 @@ async function draw({ keepFocus = false } = {}) {
   }
   document.title = `${TITLES[view]}${sink ? ` · ${sink.name}` : ""} · dpsqlp`;
   if (!sink) {
-    main.replaceChildren(h("h1", {}, "Nothing here yet"), h("p", {}, "No sink has been served."));
+    main.replaceChildren(h("h1", {}, "No sinks"), h("p", {}, "The server has no sink to show."));
     state.stale = false;
     return;
   }
@@ -96,23 +95,23 @@ async function draw({ keepFocus = false } = {}) {
     if (box) box.scrollLeft = scrolled;
     if (focused) refocus(main, focused, typed?.value, caret);
     state.stale = false;
-    calm();
+    clearError();
   } catch (error) {
     if (turn !== state.drawing) return;
-    if (error instanceof Refused && error.status === 404) {
+    if (error instanceof RequestError && error.status === 404) {
       state.view?.end?.();
       state.view = null;
       state.stale = false;
       main.replaceChildren(h("h1", {}, TITLES[view]), h("p", { class: "empty" }, error.message));
     } else {
-      state.stale = true; // drawn again at the next poll
-      trouble(error);
+      state.stale = true; // redrawn at the next poll
+      showError(error);
     }
   }
   if (!keepFocus) window.scrollTo(0, 0);
 }
 
-// A view that is drawn again leaves the reader, and what was typed meanwhile, in place.
+// Restores focus and typed text after a view is redrawn.
 function refocus(main, name, typed, caret) {
   const target = main.querySelector(`[data-focus="${CSS.escape(name)}"]`);
   target?.focus({ preventScroll: true });
@@ -121,19 +120,19 @@ function refocus(main, name, typed, caret) {
   target.setSelectionRange(caret, caret);
 }
 
-function trouble(error) {
-  if (error instanceof Unauthorised) {
+function showError(error) {
+  if (error instanceof Unauthorized) {
     askForToken();
     return;
   }
   state.failures += 1;
   $("banner").textContent =
-    error instanceof Refused ? error.message : "The server does not answer. Trying again.";
+    error instanceof RequestError ? error.message : "The server does not respond. Retrying.";
   $("banner").hidden = false;
   showStatus("unknown");
 }
 
-function calm() {
+function clearError() {
   state.failures = 0;
   $("banner").hidden = true;
 }
@@ -141,19 +140,19 @@ function calm() {
 function askForToken() {
   clearTimeout(state.timer);
   const field = h("input", { id: "token", type: "password", autocomplete: "off", required: true });
-  const again = sessionStorage.length ? h("p", { class: "empty" }, "The token was not accepted.") : null;
+  const again = sessionStorage.length ? h("p", { class: "empty" }, "This token was not accepted.") : null;
   const form = h(
     "form",
     {
       class: "card token",
       onsubmit: (event) => {
         event.preventDefault();
-        keepToken(field.value);
-        begin();
+        storeToken(field.value);
+        start();
       },
     },
-    h("h1", {}, "A token is needed"),
-    h("p", {}, "Whoever started this server has it. It is kept in this tab, until you close it."),
+    h("h1", {}, "Access token"),
+    h("p", {}, "The dashboard requires an access token. Ask the operator of this server for it. The token is stored in this tab until you close it."),
     again,
     h("label", { for: "token" }, "Token"),
     field,
@@ -166,9 +165,9 @@ function askForToken() {
 
 function showStatus(status) {
   const pill = $("status");
-  pill.textContent = STATUS[status] ?? status;
+  pill.textContent = status;
   pill.dataset.status = status;
-  pill.setAttribute("aria-label", `Health: ${STATUS[status] ?? status}`);
+  pill.setAttribute("aria-label", `Health: ${status}`);
 }
 
 function showSinks() {
@@ -179,42 +178,42 @@ function showSinks() {
   );
 }
 
-// How long until there may be something new: by the grid where there is one.
-function pause() {
-  if (state.failures) return Math.min(SHORTEST_MS * 2 ** state.failures, WORST_MS);
+// The time until the next poll: until the next trigger is due, if the schedule is known.
+function pollDelay() {
+  if (state.failures) return Math.min(POLL_MIN_MS * 2 ** state.failures, RETRY_MAX_MS);
   const running = state.health.sinks.filter(({ status }) => ["running", "waiting", "late", "unknown"].includes(status));
-  if (!running.length) return LONGEST_MS;
+  if (!running.length) return POLL_MAX_MS;
   const due = running.map(({ next_due: next }) => (next ? Date.parse(next) - Date.parse(state.health.now) + 500 : 2000));
-  return Math.min(Math.max(Math.min(...due), SHORTEST_MS), LONGEST_MS);
+  return Math.min(Math.max(Math.min(...due), POLL_MIN_MS), POLL_MAX_MS);
 }
 
 async function poll() {
   clearTimeout(state.timer);
   if (document.hidden) return;
   try {
-    const first = state.mark === "";
-    const news = first ? ask("/api/v1/sinks") : null; // at once: it is needed anyway
-    news?.catch(() => {}); // said below
-    state.health = await ask("/api/v1/health");
-    const mark = JSON.stringify(state.health.sinks.map((sink) => [sink.name, sink.last_trigger]));
+    const first = state.version === "";
+    const sinks = first ? request("/api/v1/sinks") : null; // in parallel with the health request
+    sinks?.catch(() => {}); // reported below
+    state.health = await request("/api/v1/health");
+    const version = JSON.stringify(state.health.sinks.map((sink) => [sink.name, sink.last_trigger]));
     showStatus(state.health.status);
-    if (mark !== state.mark || state.stale) {
-      state.stale = true; // until it is drawn
-      state.sinks = (await (news ?? ask("/api/v1/sinks"))).sinks;
-      state.mark = mark;
+    if (version !== state.version || state.stale) {
+      state.stale = true; // until it is redrawn
+      state.sinks = (await (sinks ?? request("/api/v1/sinks"))).sinks;
+      state.version = version;
       showSinks();
       await draw({ keepFocus: !first });
       const last = chosenSink()?.last_trigger;
-      $("tick").textContent = last === null || last === undefined ? "" : `Up to trigger ${last}.`;
+      $("tick").textContent = last === null || last === undefined ? "" : `Last trigger: ${last}.`;
     } else {
-      calm();
+      clearError();
       state.view?.tick?.();
     }
   } catch (error) {
-    trouble(error);
-    if (error instanceof Unauthorised) return;
+    showError(error);
+    if (error instanceof Unauthorized) return;
   }
-  state.timer = setTimeout(poll, pause());
+  state.timer = setTimeout(poll, pollDelay());
 }
 
 const THEMES = ["auto", "light", "dark"];
@@ -223,13 +222,13 @@ function theme(name) {
   document.documentElement.dataset.theme = name;
   const [sign, word] = { auto: ["◐", " Auto"], light: ["○", " Light"], dark: ["●", " Dark"] }[name];
   $("theme").replaceChildren(sign, h("span", { class: "theme-name" }, word));
-  $("theme").setAttribute("aria-label", `Colours: ${name}. Change`);
+  $("theme").setAttribute("aria-label", `Theme: ${name}. Change theme`);
   localStorage.setItem("dpsqlp-theme", name);
   state.view?.shown?.();
 }
 
-function begin() {
-  state.mark = "";
+function start() {
+  state.version = "";
   poll();
 }
 
@@ -249,6 +248,6 @@ window.addEventListener("resize", () => state.view?.resized?.());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => state.view?.shown?.());
 document.addEventListener("visibilitychange", poll);
 
-const kept = localStorage.getItem("dpsqlp-theme");
-theme(THEMES.includes(kept) ? kept : "auto");
-begin();
+const storedTheme = localStorage.getItem("dpsqlp-theme");
+theme(THEMES.includes(storedTheme) ? storedTheme : "auto");
+start();

@@ -1,8 +1,8 @@
-// Charts over triggers, with uPlot. Colours come from the style sheet, so that both themes fit.
+// Charts over triggers, drawn with uPlot. Colours come from the style sheet, for both themes.
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// The hour, or the day where one begins.
+// Axis labels: the time, with the date where a day begins.
 function times(plot, at) {
   return at.map((seconds, n) => {
     const text = new Date(seconds * 1000).toISOString();
@@ -20,7 +20,7 @@ function axes(time, label) {
   ];
 }
 
-// `lines`: {label, values, style} with style "value", "threshold" or "other"; `band`: [low, high].
+// `lines`: {label, values, style}, with style "value", "threshold" or "other". `band`: [low, high].
 export function chart(place, { x, time, lines, band = null, label = "", zero = false, read = null }) {
   const options = {
     width: Math.max(place.clientWidth, 200),

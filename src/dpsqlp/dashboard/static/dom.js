@@ -1,8 +1,8 @@
-// Building the page. Text from the data enters as text nodes alone, never as markup.
+// Builds page elements. Text from the data becomes text nodes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const RAISED = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
-const LIST_CHARACTERS = 160; // of a key in a list; its own page has all of it
+const LIST_CHARACTERS = 160; // shown of a key in a list; its own view shows all of it
 
 export function h(tag, properties = {}, ...children) {
   const element = tag.startsWith("svg:")
@@ -17,7 +17,7 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-// Characters that would hide, reorder or break a line are shown by name or picture.
+// Invisible characters, and those that reorder text or break lines, are shown by code or symbol.
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
 export function visible(text) {
@@ -82,7 +82,7 @@ export function windowName(window) {
   return `${start} – ${sameDay ? end.slice(11) : end}`;
 }
 
-// A value with its noise: a bar from zero, a whisker of two standard deviations.
+// A bar from zero to the value, with an error bar of two standard deviations.
 export function errorBar(cell, [low, high]) {
   const span = high - low || 1;
   const place = (x) => `${Math.min(Math.max(((x - low) / span) * 100, 0), 100).toFixed(2)}%`;

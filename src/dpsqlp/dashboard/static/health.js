@@ -1,29 +1,29 @@
-// Whether it runs: by public time alone, unless the operator switched on more.
+// Pipeline health from scheduled times, and operator metrics if they are on.
 
 import { h, moment, number } from "./dom.js";
 
 const WORDS = {
-  running: "Running. Triggers come when they are due.",
-  waiting: "A server that the pipeline reads from or writes to does not answer. It is asked again; nothing is lost.",
-  late: "A trigger is overdue. Look at the log of the pipeline, and whether it still runs.",
-  stopped: "Stopped. The same command goes on from there.",
-  failed: "Ended with an error. The log of the pipeline says which; nothing is half done.",
-  finished: "Finished: the last trigger has run.",
-  unknown: "What is served here does not say whether a pipeline still writes to it.",
+  running: "The pipeline is running, and no trigger is overdue.",
+  waiting: "A server that the pipeline reads from or writes to does not respond. The pipeline retries; no records are lost.",
+  late: "A trigger is overdue. Check that the pipeline is running, and read its log.",
+  stopped: "The pipeline was stopped. Run the same command to resume.",
+  failed: "The pipeline ended with an error. Its log has the details. The next run resumes after the last commit.",
+  finished: "The pipeline has run its last trigger.",
+  unknown: "These releases have no metadata, so the state of the pipeline is unknown.",
 };
 
-const ERRORS = { failed: "the last run ended with one", waiting: "a server does not answer" };
+const ERRORS = { failed: "the last run ended with an error", waiting: "a server does not respond" };
 
 export async function healthView(context) {
   const { health, sink } = context;
-  const operator = health.operator_metrics ? await context.ask("/operator").catch(() => null) : null;
+  const operator = health.operator_metrics ? await context.request("/operator").catch(() => null) : null;
   const clock = h("div", {}, cards(health));
   return {
     nodes: [
       h("h1", {}, "Health"),
-      h("p", { class: "lead" }, "Times are those of the public grid: when triggers were due, not how long they took."),
+      h("p", { class: "lead" }, "Times are scheduled times. They do not show how long triggers took."),
       clock,
-      operator ? notPrivate(sink, operator) : null,
+      operator ? operatorCard(sink, operator) : null,
       h("p", { class: "note" }, "For programs: ", h("code", {}, "/metrics"), " (Prometheus) and ", h("code", {}, "/openapi.json"), "."),
     ].filter(Boolean),
     tick: () => clock.replaceChildren(...cards(context.health)),
@@ -34,10 +34,10 @@ function cards(health) {
   return health.sinks.map((sink) => {
     const facts = [
       ["Last commit", sink.last_trigger === null ? "none yet" : `trigger ${sink.last_trigger}${sink.last_due ? `, due ${moment(sink.last_due)}` : ""}`],
-      sink.seconds_since_due === null ? null : ["Since then", span(sink.seconds_since_due)],
+      sink.seconds_since_due === null ? null : ["Time since", span(sink.seconds_since_due)],
       ["Next trigger", next(sink, health)],
       sink.triggers_run === null ? null : ["Triggers run", `${number(sink.triggers_run)}${sink.triggers_in_all === null ? "" : ` of ${number(sink.triggers_in_all)}`}`],
-      sink.triggers_unreadable ? ["Left out", `${number(sink.triggers_unreadable)} releases whose files cannot be read`] : null,
+      sink.triggers_unreadable ? ["Skipped", `${number(sink.triggers_unreadable)} releases with unreadable files`] : null,
       ["Errors", ERRORS[sink.status] ?? "none reported"],
     ].filter(Boolean);
     return h("section", { class: "card" },
@@ -49,7 +49,7 @@ function cards(health) {
 
 function next(sink, health) {
   if (sink.status === "finished") return "none";
-  if (!sink.next_due) return sink.status === "running" ? "as soon as the one before is done" : "not known";
+  if (!sink.next_due) return sink.status === "running" ? "after the current one" : "unknown";
   const seconds = Math.round((Date.parse(sink.next_due) - Date.parse(health.now)) / 1000);
   return `${moment(sink.next_due)}, ${seconds >= 0 ? `in ${span(seconds)}` : `${span(-seconds)} overdue`}`;
 }
@@ -60,16 +60,16 @@ function span(seconds) {
   return `${Math.round(seconds / 3600)} h`;
 }
 
-function notPrivate(sink, operator) {
+function operatorCard(sink, operator) {
   const facts = [
     ["Records read", operator.records === null ? "not counted" : number(operator.records)],
     ["Records per second", operator.records === null ? "not counted" : number(Math.round(operator.records_per_second))],
-    ["Last trigger took", `${number(operator.trigger_seconds)} s`],
-    ["Done after it was due", operator.lag_seconds === null ? "no clock" : `${number(operator.lag_seconds)} s`],
+    ["Duration of the last trigger", `${number(operator.trigger_seconds)} s`],
+    ["Lag after scheduled time", operator.lag_seconds === null ? "no schedule" : `${number(operator.lag_seconds)} s`],
     ["State on disk", `${number(Math.round(operator.state_bytes / 1024))} kB`],
   ];
   return h("section", { class: "card notprivate" },
-    h("h2", {}, `${sink.name}, for the operator `, h("span", { class: "tag" }, "not private")),
-    h("p", {}, "These numbers depend on records that were never released. Show them to nobody from whom the data is to be protected."),
+    h("h2", {}, `Operator metrics of ${sink.name} `, h("span", { class: "tag" }, "not private")),
+    h("p", {}, "These numbers depend on unreleased records. Do not show them to anyone from whom the data must be protected."),
     h("dl", {}, facts.flatMap(([term, text]) => [h("dt", {}, term), h("dd", {}, text)])));
 }

@@ -1,15 +1,15 @@
-// Keys of one window by released value, with error bars.
+// The keys of one window by released value, with error bars.
 
 import { around, choice, errorBar, h, keyText, moment, number, windowName } from "./dom.js";
 
 const SIZE = 50;
-let typing = null; // the timer of a search that is being typed
+let typing = null; // delays a search while it is typed
 
 export async function keysView(context) {
   const { sink, parameters } = context;
   const order = parameters.order || sink.aggregates[0] || "key";
   const [page, { windows }] = await Promise.all([
-    context.ask("/keys", {
+    context.request("/keys", {
       window: parameters.window,
       search: parameters.search,
       order,
@@ -17,7 +17,7 @@ export async function keysView(context) {
       page: parameters.page,
       size: SIZE,
     }),
-    context.ask("/windows"),
+    context.request("/windows"),
   ]);
   return {
     nodes: [
@@ -130,10 +130,10 @@ export function value(cell) {
 
 export function nothing(context, page) {
   const { parameters, sink } = context;
-  let text = "Nothing has been released yet. The first trigger is still to come.";
-  if (parameters.search) text = "No key has this in it at the newest trigger. Keys that too few share are not released.";
+  let text = "Nothing has been released yet. Waiting for the first trigger.";
+  if (parameters.search) text = "No key at the newest trigger contains this text. Keys with too few units are not released.";
   else if (page.trigger !== null) {
-    const more = sink.epsilon === null ? "" : " The promise says what it takes.";
+    const more = sink.epsilon === null ? "" : " The Privacy view shows the thresholds.";
     text = `Nothing was released at the newest trigger of this window.${more}`;
   }
   return h("p", { class: "empty" }, text);

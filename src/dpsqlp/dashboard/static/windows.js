@@ -10,7 +10,7 @@ export async function windowsView(context) {
   const column = Math.max(sink.aggregates.indexOf(parameters.column), 0);
   const count = Number(parameters.count) || 4;
   const [page, { windows }] = await Promise.all([
-    context.ask("/beside", {
+    context.request("/compare", {
       window: parameters.window,
       search: parameters.search,
       order: sink.aggregates[column] ?? "key",
@@ -18,7 +18,7 @@ export async function windowsView(context) {
       size: SIZE,
       windows: count,
     }),
-    context.ask("/windows"),
+    context.request("/windows"),
   ]);
   const more = [];
   if (sink.aggregates.length > 1) {
@@ -27,15 +27,15 @@ export async function windowsView(context) {
   }
   if (windows.length > 2) {
     const counts = [2, 3, 4, 6, 8].map((n) => [String(n), `${n} windows`]);
-    more.push(choice("Beside", counts, String(count), (n) => context.change({ count: n }), { "data-focus": "count" }));
+    more.push(choice("Compare", counts, String(count), (n) => context.change({ count: n }), { "data-focus": "count" }));
   }
   const one = page.windows.length < 2;
   return {
     nodes: [
       h("h1", {}, "Windows side by side"),
       h("p", { class: "lead" }, one
-        ? "There is only one window so far; others will stand beside it."
-        : "Keys of the newest chosen window by value, and what they had in the windows before. Each window has noise of its own."),
+        ? "There is only one window so far. Later windows will appear next to it."
+        : "Keys of the chosen window by value, with their values in the windows before it. Each window has its own noise."),
       controls(context, windows, page, more),
       page.rows.length ? table(context, page, column) : nothing(context, page),
       pager(context, page),
@@ -56,7 +56,7 @@ function table(context, page, column) {
         h("a", { href: context.link("key", row.id, { window: page.window.start_us }), "data-focus": `key-${row.id}` }, keyText(row.key))),
       ...row.windows.map((cells, n) => cellOf(cells, page, column, sink, n))));
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Windows side by side" },
-    h("table", { class: "beside" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
+    h("table", { class: "compared" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
 }
 
 function cellOf(cells, page, column, sink) {

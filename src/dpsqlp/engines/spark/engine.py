@@ -2,31 +2,34 @@
 
     rows (Spark SQL) ──▶ by unit: bound ──▶ by key: advance ──▶ driver: commit, publish
 
-The journal is the local engine's, on storage that driver and executors share, so a pipeline can
-move between the two. Triggers are the clock's grid: this engine decides when one runs and what it
-reads; nothing of Spark's watermarks or batch sizes is used.
+The journal is the local engine's, on storage that the driver and the executors share, so a pipeline
+can move between the two engines. Triggers follow the clock's grid: this engine decides when a
+trigger runs and which records it reads, without Spark's watermarks or batch sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from dpsqlp.core import TriggerRelease, collect
+from dpsqlp.core import State, TriggerRelease, collect
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine
-from dpsqlp.engines.instance import load_secret
-from dpsqlp.engines.spark.session import configure, prepared, spoken
+from dpsqlp.engines.secret_file import load_secret
+from dpsqlp.engines.spark.session import configure_session, new_session, redact_errors
 from dpsqlp.engines.spark.tasks import PAYLOADS, AdvanceTask, BoundTask, read_payloads
 from dpsqlp.entropy.canonical import Encoded
+from dpsqlp.entropy.prf import Array128
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources.base import Source
+from dpsqlp.sources.base import OffsetT, RangeT, Source
 from dpsqlp.sql.query import Query
 from dpsqlp.sql.spark import known_columns, spark_rows
 from dpsqlp.sql.spark.cells import name_sql
@@ -34,23 +37,26 @@ from dpsqlp.stages.route import HASHED_KINDS, SEED
 from dpsqlp.state.journal import Changes, Intent, secret_check
 from dpsqlp.state.remote import storage_at
 from dpsqlp.state.sealed import SealedStorage
-from dpsqlp.state.shards import File, TableLog, open_places, parse_name, shard_name
+from dpsqlp.state.shards import File, TableLog, open_tables, parse_name, shard_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class SparkSource(Source, Protocol):
+class SparkSource(Source[OffsetT, RangeT], Protocol[OffsetT, RangeT]):
     """A source that Spark can read."""
 
-    def frame(self, records: Any, spark: SparkSession) -> DataFrame:
+    def frame(self, offsets: RangeT | None, spark: SparkSession) -> DataFrame:
         """The range's records, with the columns and types that the source declares."""
+
+
+AnySparkSource = SparkSource[Any, Any]
 
 
 class SparkEngine(Engine):
     """Shards as Spark tasks."""
 
-    source: SparkSource
+    source: AnySparkSource
 
     def __init__(
         self,
@@ -58,17 +64,17 @@ class SparkEngine(Engine):
         query: Query,
         state: Path | str,
         secret: Path,
-        source: SparkSource,
+        source: AnySparkSource,
         sink: Sink,
         *,
         clock: Clock | None = None,
         shards: int,
     ) -> None:
-        """Open the state, or begin one with so many shards.
+        """Open the state, or begin one with this number of shards.
 
         The state is a folder or the URI of an object store, which executors see too.
         """
-        self._given = spark
+        self._user_session = spark
         self._state = state if isinstance(state, str) else str(state.resolve())
         self._secret = secret.resolve()
         self._row_sql = spark_rows(query)
@@ -79,89 +85,102 @@ class SparkEngine(Engine):
         self._secret_check = secret_check(Secret(key, instance))
 
     def _open(self, stack: ExitStack) -> None:
-        self._adopt(prepared(self._given))
+        self._adopt(new_session(self._user_session))
         self._load()
 
     def _load(self) -> None:
-        """What the driver keeps of the state: all but the shards."""
-        self.shards = self.journal.manifest.shards
-        self._selected = self.journal.load_selected()
+        """Load the driver's part of the state: the selected keys. Executors have the shards."""
+        manifest = self.journal.manifest
+        self.shards = manifest.shards
+        selected = self.journal.load_selected()
+        self.state = State(manifest.shards, manifest.trigger, selected=selected)
 
-    @spoken("take over the public tables")
+    @redact_errors("take over the public tables")
     def _adopt(self, spark: SparkSession) -> None:
         self._spark = spark
         for table in self.query.public_tables:
             rows = spark.createDataFrame(known_columns(table.rows))
             rows.createOrReplaceTempView(name_sql(table.name))
 
-    @spoken("plan the trigger")
+    @redact_errors("plan the trigger")
     def _read(self, intent: Intent) -> DataFrame:
-        frame = self.source.frame(intent.records, self._spark)
+        """The plan of the row query over a range. Spark runs it in `_compute`."""
+        frame = self.source.frame(intent.offsets, self._spark)
         if frame.sparkSession is not self._spark:  # a stream has a session of its own
-            configure(frame.sparkSession)
+            configure_session(frame.sparkSession)
             self._adopt(frame.sparkSession)
         frame.createOrReplaceTempView(name_sql(self.query.source.name))
         rows = self._spark.sql(self._row_sql)
-        if intent.records is not None and self.schedule.on_event_time:
-            low, high = intent.records["span"]
+        if intent.offsets is not None and self.schedule.on_event_time:
+            low, high = self.schedule.span(intent.trigger)
             rows = rows.where(f"timestamp_us >= {low} AND timestamp_us < {high}")
         return rows
 
-    @spoken("run the trigger")
-    def _compute(
-        self, trigger: int, records: Any, position: Any
-    ) -> tuple[Changes, Callable[[], TriggerRelease]]:
+    @redact_errors("plan the trigger")
+    def _admit(self, rows: DataFrame) -> DataFrame:
+        """The plan that sends each row to the shard of its unit, where `BoundTask` admits it."""
+        # A record without a unit for each shard: Spark leaves out a plan that it sees to be empty.
+        ids = self._spark.range(0, self.shards, 1, 1)
+        wakes = ids.selectExpr("CAST(id AS INT) AS shard")
+        return (
+            rows.selectExpr("*", f"{self._unit_shard()} AS shard")
+            .unionByName(wakes, allowMissingColumns=True)
+            .repartitionById(self.shards, "shard")
+            .drop("shard")
+        )
+
+    @redact_errors("run the trigger")
+    def _compute(self, intent: Intent, records: DataFrame) -> tuple[Changes, TriggerRelease]:
+        """Run the plan: executors admit, bound and combine by unit, then advance by key."""
         manifest = self.journal.manifest
         task = (
             self._state,
             str(self._secret),
             manifest.instance,
             self._secret_check,
-            trigger,
+            intent.trigger,
             manifest.trigger,
         )
-        # A record without a unit for each shard: Spark leaves out a plan that it sees to be empty.
-        ids = self._spark.range(0, self.shards, 1, 1)
-        wakes = ids.selectExpr("CAST(id AS INT) AS shard")
         payloads = (
-            records.selectExpr("*", f"{self._unit_shard()} AS shard")
-            .unionByName(wakes, allowMissingColumns=True)
-            .repartitionById(self.shards, "shard")
-            .drop("shard")
-            .mapInArrow(BoundTask(*task), PAYLOADS)
+            records.mapInArrow(BoundTask(*task), PAYLOADS)
             .repartitionById(self.shards, "shard")
             .mapInArrow(AdvanceTask(*task), PAYLOADS)
             .toArrow()
         )
+        logs, parts = self._parse_payloads(intent.trigger, payloads)
+        selected = [(part.window, part.selected) for part in parts]
+        self.core.close_trigger(self.state, intent.trigger, selected)
+        tables = {name: log for name, log in logs.items() if log is not None}
+        tables |= self.journal.save_selected(self.state.selected, intent.trigger)
+        digests = [part.digest for part in parts]
+        return Changes(intent.trigger, tables.items(), digests), self._collect(intent, parts)
+
+    def _parse_payloads(
+        self, trigger: int, payloads: pa.Table
+    ) -> tuple[dict[str, TableLog | None], list[_KeyShard]]:
+        """The files that executors wrote, by table (None if it closed), and the releases of key
+        shards in order. Refused unless every shard ran once.
+        """
         logs: dict[str, TableLog | None] = {}
-        digests: dict[tuple[int, int], str] = {}
-        released: list[tuple[int, Encoded, Any]] = []
-        selected: dict[tuple[int, int], Any] = {}
+        parts: list[_KeyShard] = []
         for header, arrays in read_payloads(payloads.to_batches()):
             name = header["table"]
             if name in logs:
                 raise _shards_went_wrong(trigger)
             logs[name] = _log(header["log"])
             if "digest" in header:
-                _, place = parse_name(name)
-                digests[place] = header["digest"]
-                data, offsets, values, selected[place] = arrays
-                released.append((place[0], Encoded(data, offsets), values))
+                _, (window, shard) = parse_name(name)
+                data, offsets, values, selected = arrays
+                texts = Encoded(data, offsets)
+                parts.append(_KeyShard(window, shard, header["digest"], texts, values, selected))
         expected = {
-            shard_name(kind, place)
+            shard_name(kind, shard_id)
             for shard in range(self.shards)
-            for kind, place in open_places(self.plan, trigger, shard)
+            for kind, shard_id in open_tables(self.plan, trigger, shard)
         }
         if set(logs) != expected:
             raise _shards_went_wrong(trigger)
-        tables = {name: log for name, log in logs.items() if log is not None}
-        for (window, _), ids in sorted(selected.items()):
-            self.core.mark_selected(self._selected, window, ids)
-        still_open = self.plan.windows.open(trigger + 1)
-        self._selected = {w: keys for w, keys in self._selected.items() if w in still_open}
-        tables |= self.journal.save_selected(self._selected, trigger)
-        changes = Changes(trigger, tables.items(), [text for _, text in sorted(digests.items())])
-        return changes, lambda: self._collected(trigger, released)
+        return logs, sorted(parts, key=lambda part: (part.window, part.shard))
 
     def _unit_shard(self) -> str:
         """The number of a row's unit shard, as `stages.route` has it."""
@@ -173,15 +192,27 @@ class SparkEngine(Engine):
         shard_hash = f"xxhash64({', '.join(columns)})" if columns else str(SEED)
         return f"CAST(pmod({shard_hash}, {self.shards}) AS INT)"
 
-    def _collected(self, trigger: int, parts: list[tuple[int, Encoded, Any]]) -> TriggerRelease:
-        windows = [np.full(len(texts), window, np.int64) for window, texts, _ in parts]
+    def _collect(self, intent: Intent, parts: list[_KeyShard]) -> TriggerRelease:
+        windows = [np.full(len(part.key_text), part.window, np.int64) for part in parts]
         return collect(
             self.plan,
-            trigger,
+            intent.trigger,
             np.concatenate([np.empty(0, np.int64), *windows]),
-            Encoded.concatenate([texts for _, texts, _ in parts]),
-            np.concatenate([values for _, _, values in parts]),
+            Encoded.concatenate([part.key_text for part in parts]),
+            np.concatenate([part.values for part in parts]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyShard:
+    """What `AdvanceTask` sends the driver about one shard of a window."""
+
+    window: int
+    shard: int
+    digest: str  # of the bounded input
+    key_text: Encoded
+    values: NDArray[np.int64]
+    selected: Array128
 
 
 def _log(described: dict[str, Any] | None) -> TableLog | None:
@@ -192,6 +223,6 @@ def _log(described: dict[str, Any] | None) -> TableLog | None:
 
 def _shards_went_wrong(trigger: int) -> StateError:
     return StateError(
-        f"Spark did not run every shard of trigger {trigger} exactly once. Nothing was released;"
-        " run again. If it stays so, this version of Spark is not one that dpsqlp knows."
+        f"Spark did not run every shard of trigger {trigger} exactly once. Nothing was released."
+        " Run it again. If the error returns, dpsqlp does not support this version of Spark."
     )

@@ -1,17 +1,17 @@
-"""Sources that Spark reads."""
+"""Parquet files that Spark reads, and DataFrames with the columns that a source declares."""
 
 from __future__ import annotations
 
 from functools import reduce
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SourceError
-from dpsqlp.sources.files import File, FileSource, check_unchanged
+from dpsqlp.sources.files import FileRange, FileSource, unchanged_files
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.spark import spark_type
 from dpsqlp.sql.spark.cells import in_range_sql, without_zone_sql
@@ -50,21 +50,20 @@ _WIDER = {
 class SparkFiles(FileSource):
     """Parquet files that the driver and all executors see under the same names.
 
-    Positions are those of the local engine's files, so that a pipeline can move.
+    Offsets are those of the local engine's files, so that a pipeline can move.
     """
 
     def __init__(self, source: SourceDef, timestamp: str | None, folder: Path) -> None:
-        """As for the local engine."""
+        """See `FileSource`."""
         super().__init__(source, timestamp, folder)
         self._checked: set[str] = set()
 
-    def complete(self, records: Any) -> Any:
-        """With size and time of change of each file."""
-        return self._checked_range(super().complete(records))
-
-    def _checked_range(self, taken: Any) -> Any:
-        """A range, refused before it is read if Spark would read other records."""
-        names = {name for name, *_ in taken["files"]}
+    def complete(self, offsets: FileRange) -> FileRange:
+        """The same range, refused if one of its files cannot be used or Spark would read other
+        records.
+        """
+        completed = super().complete(offsets)
+        names = {name for name, *_ in completed["files"]}
         for name in sorted(names - self._checked):
             if set(name) & set(_PATTERN):
                 raise SourceError(
@@ -73,28 +72,28 @@ class SparkFiles(FileSource):
                 )
             self._check_alike(name)
         self._checked |= names
-        return taken
+        return completed
 
-    def frame(self, records: Any, spark: SparkSession) -> DataFrame:
+    def frame(self, offsets: FileRange | None, spark: SparkSession) -> DataFrame:
         """The range's records, with the columns and types that the source declares."""
-        files: list[File] = [] if records is None else [tuple(file) for file in records["files"]]
-        for file in files:
-            check_unchanged(file)
-        if records is not None and "span" in records and self._timestamp is not None:
-            files = [file for file in files if self._has_times_in(file, *records["span"])]
+        files = unchanged_files(offsets)
+        if offsets is not None and "span" in offsets and self._timestamp is not None:
+            files = [file for file in files if self._has_times_in(file, *offsets["span"])]
         frames = []
         in_order = sorted(files, key=lambda file: (self._shape(file), file))
         for _, members in groupby(in_order, key=self._shape):
             names = [file[0] for file in members]
             stored, columns = self._columns(names[0])
-            uris = [f"file://{name}" for name in names]  # whatever the cluster's file system is
+            uris = [
+                f"file://{name}" for name in names
+            ]  # not the default file system of the cluster
             frames.append(spark.read.schema(stored).parquet(*uris).selectExpr(*columns))
         if not frames:
             return no_records(self._source, spark)
         return reduce(lambda left, right: left.unionAll(right), frames)
 
     def _check_alike(self, file: str) -> None:
-        """Refuse a file of which Spark would read other values than it has, or none."""
+        """Refuse a file of which Spark would read other values, or no values."""
         if Path(file).suffix != ".parquet":
             return
         found = pq.read_metadata(file)
@@ -110,16 +109,16 @@ class SparkFiles(FileSource):
         twice = [name for name, _ in self._source.columns if names.count(name.lower()) > 1]
         if twice:
             raise SourceError(
-                f"The file {file} has several columns named {twice[0]}, but for upper and lower"
-                " case, which Spark does not tell apart. It has not been read: rename them."
+                f"The file {file} has several columns named {twice[0]} that differ only in case,"
+                " which Spark does not tell apart. It has not been read: rename them."
             )
 
     def _columns(self, file: str) -> tuple[str, list[str]]:
         """A layout's columns as they are stored, and as they are declared."""
         if Path(file).suffix != ".parquet":
             raise SourceError(
-                f"The Spark engine reads Parquet files, and {file} is none: other files would be"
-                " read differently. Convert it, or use the local engine."
+                f"The Spark engine reads only Parquet files; got {file}. Spark would read other"
+                " formats differently. Convert the file, or use the local engine."
             )
         fields = {field.name.lower(): field for field in reversed(list(pq.read_schema(file)))}
         stored, columns = [], []
@@ -167,7 +166,7 @@ def _cast(column: str, stored: str | None, name: str, kind: str, what: str) -> s
     value = f"CAST({_name(column)} AS {wanted})"
     if wanted == "TIMESTAMP_NTZ":
         value = in_range_sql(without_zone_sql(_name(column)) if stored == "TIMESTAMP" else value)
-    elif wanted == "STRING":  # Spark's may be any bytes
+    elif wanted == "STRING":  # a text of Spark may hold any bytes
         value = f"CASE WHEN is_valid_utf8({value}) THEN {value} END"
     return f"{value} AS {_name(name)}"
 

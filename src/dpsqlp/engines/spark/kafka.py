@@ -1,7 +1,7 @@
 """A Kafka topic on Spark: the driver takes the offsets at grid times, executors read the records.
 
-Spark's own connector reads a range that is fixed. Values are decoded by the local engine's code in
-Spark's Python workers, so both engines have the same records.
+Spark's own connector reads a fixed range. The local engine's code decodes the values in Spark's
+Python workers, so both engines have the same records.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dpsqlp.engines.spark.files import as_declared, no_records
 from dpsqlp.errors import PlanError
-from dpsqlp.sources.base import declared_schema
-from dpsqlp.sources.kafka import KafkaSource, make_decoder
+from dpsqlp.sources.columns import declared_schema
+from dpsqlp.sources.kafka import KafkaRange, KafkaSource, make_decoder
 from dpsqlp.sql.query import OptionValue, SourceDef
 from dpsqlp.sql.spark import spark_type
 from dpsqlp.sql.spark.cells import name_sql
@@ -25,8 +25,8 @@ from dpsqlp.sql.spark.cells import name_sql
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SAME = ("kafka.security.protocol",)  # for the driver's client and for Spark's
-_LOGIN = {  # by the mechanism, the module of Java's client
+_SAME = ("kafka.security.protocol",)  # the same for the driver's client and Spark's
+_LOGIN = {  # by mechanism: the login module of Java's client
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -42,7 +42,7 @@ _TRANSLATED = {
 
 
 class SparkKafka(KafkaSource):
-    """Records of one topic, read by executors. Positions are those of the local engine."""
+    """Records of one topic, read by executors. Offsets are those of the local engine."""
 
     def __init__(self, source: SourceDef, folder: Path) -> None:
         for option in ("dead_letters", "dead_letter_topic"):
@@ -55,11 +55,11 @@ class SparkKafka(KafkaSource):
         self._declared, self._folder = source, folder
         super().__init__(source, folder)
 
-    def frame(self, records: Any, spark: SparkSession) -> DataFrame:
+    def frame(self, offsets: KafkaRange | None, spark: SparkSession) -> DataFrame:
         """The range's records, with the columns and types that the source declares."""
         source = self._declared
-        ranges = [] if records is None else self._ranges(records)
-        if not any(first < end for _, first, end in ranges):
+        ranges = [] if offsets is None else self._ranges(offsets)
+        if offsets is None or not any(first < end for _, first, end in ranges):
             return no_records(source, spark)
         topic = str(source.options["topic"])
         values = (
@@ -73,13 +73,13 @@ class SparkKafka(KafkaSource):
             .select("value")
         )
         columns = [f"{name_sql(name)} {spark_type(kind)}" for name, kind in source.columns]
-        decode = Decode(source, self._folder, tuple(records.get("schemas", ())))
+        decode = Decode(source, self._folder, tuple(offsets.get("schemas", ())))
         return as_declared(values.mapInArrow(decode, ", ".join(columns)), source)
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Values in, records out; what cannot be decoded is left out, as the local engine does."""
+    """Values in, records out. Values that cannot be decoded are left out, as in `KafkaSource`."""
 
     source: SourceDef
     folder: Path
@@ -94,13 +94,13 @@ class Decode:
 
 
 def java_settings(options: Mapping[str, OptionValue]) -> dict[str, str]:
-    """The source's options as Java's client has them."""
+    """The source's options as options of Java's client."""
     given = {name for name in options if name.startswith("kafka.")}
     unknown = sorted(given - _TRANSLATED)
     if unknown:
         raise PlanError(
-            f"The option {unknown[0]} is not known to the Spark engine, whose client is Java's. Use"
-            f" {', '.join(sorted(_TRANSLATED))}."
+            f"The option {unknown[0]} is not known to the Spark engine, which uses Java's client."
+            f" Use {', '.join(sorted(_TRANSLATED))}."
         )
     settings = {
         "kafka.bootstrap.servers": str(options["brokers"]),

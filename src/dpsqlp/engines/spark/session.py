@@ -1,4 +1,4 @@
-"""A Spark session as the engine needs it, and the Java it takes."""
+"""Spark sessions with the settings that the engine needs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dpsqlp.errors import DpsqlpError, SourceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A file's statistics leave out NaN and tell -0.0 from 0.0: skipping rows by them, Spark would let
-# one record decide whether another is read.
+# A file's statistics leave out NaN and tell -0.0 from 0.0. If Spark skipped rows by them, one
+# record would decide whether another is read.
 WHOLE_FILES = {
     "spark.sql.parquet.filterPushdown": "false",
     "spark.sql.orc.filterPushdown": "false",
 }
-# What the row query is written for, and what decides how a file is read. A cluster may have others.
+# The row query and the reading of files depend on these. A cluster may have other defaults.
 _SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",  # it might merge shards, and plans every stage anew
+    "spark.sql.adaptive.enabled": "false",  # it may merge shards, and plans every stage again
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
@@ -42,28 +42,28 @@ _SETTINGS = {
 
 
 def start_session(master: str | None = None) -> SparkSession:
-    """The session that SPARK_REMOTE names, or one with this master (on this machine if none)."""
+    """A session of SPARK_REMOTE, or with this master; on this machine if there is neither."""
     if importlib.util.find_spec("pyspark") is None:
         raise DpsqlpError("Spark is not installed. Run: pip install 'dpsqlp[spark]'")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     if master is None and os.environ.get("SPARK_REMOTE"):
-        with spoken("connect to SPARK_REMOTE"):
+        with redact_errors("connect to SPARK_REMOTE"):
             return SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
     _check_java()
-    # Four attempts: without a number Spark on one machine does not retry a task.
+    # Four attempts: without this number, Spark on one machine does not retry a task.
     master = master or "local[*,4]"
     handler = signal.getsignal(signal.SIGINT)
-    with spoken(f"start with the master {master}"):
+    with redact_errors(f"start with the master {master}"):
         session = SparkSession.builder.master(master).appName("dpsqlp").getOrCreate()
-    signal.signal(signal.SIGINT, handler)  # Spark's own would cut a trigger short
+    signal.signal(signal.SIGINT, handler)  # Spark's handler would interrupt a trigger
     return session
 
 
 @contextmanager
-def spoken(what: str) -> Iterator[None]:
-    """Spark's errors without their text, which may have a record in it; ours with theirs."""
+def redact_errors(what: str) -> Iterator[None]:
+    """Replace the texts of Spark's errors, which may hold a record; keep those of dpsqlp's own."""
     try:
         yield
     except Exception as error:
@@ -71,21 +71,21 @@ def spoken(what: str) -> Iterator[None]:
             raise
         ours = re.search(r"^dpsqlp\.errors\.\w+: (.+)$", str(error), re.M)
         if ours:
-            raise SourceError(f"A task of Spark has failed: {ours[1]}") from None
+            raise SourceError(f"A Spark task failed: {ours[1]}") from None
         raise SourceError(
-            f"Spark could not {what}: {type(error).__name__}. Nothing was released. Its own log"
-            " says more, and may show records."
+            f"Spark could not {what}: {type(error).__name__}. Nothing was released. See"
+            " Spark's log, which may show records."
         ) from None
 
 
-def prepared(spark: SparkSession) -> SparkSession:
-    """A session beside the user's, with its own settings and views."""
+def new_session(spark: SparkSession) -> SparkSession:
+    """A new session beside the user's, with its own settings and views."""
     session = spark.newSession()
-    configure(session)
+    configure_session(session)
     return session
 
 
-def configure(session: SparkSession) -> None:
+def configure_session(session: SparkSession) -> None:
     """Give a session the settings that the row query is written for."""
     for name, value in _SETTINGS.items():
         session.conf.set(name, value)

@@ -1,12 +1,13 @@
-"""What runs on Spark's executors: one shard of one stage, over Arrow.
+"""Tasks on Spark's executors: one shard of one stage, over Arrow.
 
-A task is told where the state and the secret are, never the secret itself. It reads the committed
-manifest, brings its shard's tables to that trigger (from what this worker still holds, plus the
-deltas it missed; else from the files), computes, and writes its deltas. What it hands on are
-payloads: arrays packed into one value, so that Spark moves a few rows and not one for each key.
+A task knows where the state and the secret are, never the secret itself. It reads the committed
+manifest and brings its shard's tables to that trigger: from the tables that this worker still
+holds, plus the deltas it missed, or else from the files. It computes, and writes its deltas. Its
+output is payloads, arrays packed into one value, so that Spark moves a few rows instead of one row
+for each key.
 
-Whatever the order of rows within a partition, the same records give the same bytes: that is why a
-task that is retried, or runs twice, does no harm.
+The same records give the same bytes, whatever the order of rows within a partition. So a task that
+is retried, or runs twice, does no harm.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpsqlp.core import Core
-from dpsqlp.engines.engine import micro_batch
-from dpsqlp.engines.instance import load_secret, read_instance
+from dpsqlp.engines.instance import read_instance
+from dpsqlp.engines.micro_batch import admit_batches
+from dpsqlp.engines.secret_file import load_secret
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
-from dpsqlp.plan import Plan
-from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.stages.combine import Groups, merge
 from dpsqlp.stages.route import key_shards
 from dpsqlp.state.arrays import pack, unpack
@@ -47,14 +47,14 @@ _PAYLOAD_GROUPS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One trigger's stage, for whichever shard it is given."""
+    """One stage of a trigger, for the shard of the partition that it is given."""
 
     state: str
     secret: str
     instance: str
     secret_check: str
     trigger: int
-    committed: int | None  # the trigger before, or None at the first
+    committed: int | None  # the trigger before; None at the first
 
     def worker(self) -> Worker:
         """This process's tables of the pipeline, as of the trigger before."""
@@ -70,15 +70,14 @@ class BoundTask(Task):
     """Rows of a unit shard in, groups by key shard out."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the shard that this partition is."""
+        """Run the shard of this partition."""
         shard, worker = _partition(), self.worker()
-        plan, rows = worker.pipeline.plan, list(batches)
-        batch = micro_batch(pa.Table.from_batches(rows)) if rows else _no_records(plan)
-        records = worker.pipeline.admit(batch, self.trigger)
+        plan = worker.core.plan
+        _, records = admit_batches(worker.core, batches, self.trigger)
         if (records.shard_hash % worker.shards != shard).any():
             raise StateError(
-                f"Spark gave shard {shard} records of another. Nothing was released. This version"
-                " of Spark is not one that dpsqlp knows; please report it."
+                f"Spark gave shard {shard} records of another. Nothing was released. dpsqlp does"
+                " not support this version of Spark; please report it."
             )
         selected = worker.selected()
         by_id = np.lexsort(records.unit.T)  # an order that does not come from Spark
@@ -87,11 +86,11 @@ class BoundTask(Task):
             table = worker.take(name)
             assert isinstance(table, UnitTable)
             members = by_id[records.period[by_id] == period]
-            bounded, groups = worker.pipeline.by_unit(table, records, members, selected)
+            bounded, groups = worker.core.by_unit(table, records, members, selected)
             yield _payload(shard, worker.save(name, table, bounded))
-            homes = key_shards(groups.key, worker.shards)
+            targets = key_shards(groups.key, worker.shards)
             for target in range(worker.shards):
-                members = np.flatnonzero(homes == target)
+                members = np.flatnonzero(targets == target)
                 for begin in range(0, len(members), _PAYLOAD_GROUPS):
                     part = members[begin : begin + _PAYLOAD_GROUPS]
                     yield _payload(target, {"groups": len(part)}, _groups_arrays(groups, part))
@@ -101,13 +100,13 @@ class AdvanceTask(Task):
     """Groups of a key shard in, releases out."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the shard that this partition is."""
+        """Run the shard of this partition."""
         shard, worker = _partition(), self.worker()
-        plan, parts = worker.pipeline.plan, []
+        plan, parts = worker.core.plan, []
         for header, arrays in read_payloads(batches):
             if "groups" in header:
                 parts.append(arrays)
-            else:  # what the stage before has to say to the driver
+            else:  # a message of the stage before, for the driver
                 yield _payload(shard, header)
         groups = _groups(parts, len(plan.calibration.processes))
         for window in plan.windows.open(self.trigger):
@@ -115,7 +114,7 @@ class AdvanceTask(Task):
             table = worker.take(name)
             assert isinstance(table, KeyTable)
             mine = merge([groups], window, shard, worker.shards)
-            released = worker.pipeline.by_key(table, mine, window, self.trigger)
+            released = worker.core.by_key(table, mine, window, self.trigger)
             header = worker.save(name, table, released.changed) | {"digest": input_digest(mine)}
             texts = released.key_text
             arrays = [texts.data, texts.offsets, released.values, released.selected]
@@ -123,7 +122,7 @@ class AdvanceTask(Task):
 
 
 class Worker:
-    """What a Python worker keeps of a pipeline from one trigger to the next."""
+    """A Python worker's tables of a pipeline, kept from one trigger to the next."""
 
     def __init__(self, task: Task) -> None:
         self._storage = SealedStorage(storage_at(task.state, shared=True))
@@ -140,17 +139,17 @@ class Worker:
                 " the driver and all executors see the same folder."
             )
         self.shards = created.shards
-        self.pipeline = Core(created.plan, created.secret)
-        self._files = Shards(self._storage, self.pipeline)
+        self.core = Core(created.plan, created.secret)
+        self._files = Shards(self._storage, self.core)
         self._held: dict[str, tuple[int, Held]] = {}
 
     def turn_to(self, task: Task) -> None:
-        """Get ready to run a trigger on what was committed before it."""
+        """Load the manifest that a trigger continues from."""
         manifest = read_manifest(self._storage)
         if manifest.trigger != task.committed:
             raise StateError(
-                f"Trigger {task.trigger} goes on from {task.committed}; the state is at"
-                f" {manifest.trigger}. A task that comes too late is of no use."
+                f"Trigger {task.trigger} continues from {task.committed}; the state is at"
+                f" {manifest.trigger}. The task came too late, and its result is not used."
             )
         self._trigger = task.trigger
         self._logs = manifest.tables
@@ -158,21 +157,21 @@ class Worker:
         self._held = {name: held for name, held in self._held.items() if held[0] >= oldest}
 
     def take(self, name: str) -> Shard:
-        """A table as it was committed; this process no longer holds it, in case the task fails."""
+        """A committed table. The worker no longer holds it, in case the task fails."""
         kind, (_, shard) = parse_name(name)
         at, held = self._held.pop(name, (0, None))
-        if at >= self._trigger:  # an attempt before this one; its noise went on, files or not
+        if at >= self._trigger:  # from an earlier attempt, whose noise has advanced
             held = None
         if name not in self._logs:  # it opens now
             if kind == "units":
                 return UnitTable()
-            return self.pipeline.new_key_table(shard, self.shards)
+            return self.core.new_key_table(shard, self.shards)
         return self._files.load(name, self._logs[name], self._trigger - 1, held)
 
     def selected(self) -> dict[int, Table]:
-        """The keys selected before, by window. Tasks read them alone, so they stay held."""
+        """The keys selected before, by window. Tasks only read them, so the worker keeps them."""
         found = {}
-        for window in self.pipeline.plan.windows.open(self._trigger):
+        for window in self.core.plan.windows.open(self._trigger):
             name = selected_name(window)
             if name in self._logs:
                 found[window] = table = self.take(name)
@@ -180,9 +179,9 @@ class Worker:
         return found
 
     def save(self, name: str, table: Shard, change: Any) -> dict[str, Any]:
-        """Write what changed, and hold the table; returns what the manifest will say of it."""
+        """Write the changes and hold the table; returns its entry for the manifest."""
         kind, (item, _) = parse_name(name)
-        plan = self.pipeline.plan
+        plan = self.core.plan
         grid = plan.windows if kind == "keys" else plan.periods
         if grid is not None and item not in grid.open(self._trigger + 1):
             return {"table": name, "log": None}
@@ -198,7 +197,7 @@ _WORKERS: dict[tuple[str, str, str], Worker] = {}
 def read_payloads(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[tuple[dict[str, Any], list[NDArray[Any]]]]:
-    """Headers and arrays."""
+    """The headers and arrays of payloads."""
     for batch in batches:
         for payload in batch.column("payload"):
             header, *arrays = unpack(payload.as_buffer().to_pybytes())
@@ -221,18 +220,6 @@ def _partition() -> int:
     context = TaskContext.get()
     assert context is not None
     return context.partitionId()
-
-
-def _no_records(plan: Plan) -> MicroBatch:
-    none = pa.nulls(0)
-    return MicroBatch(
-        (none,) * len(plan.unit_kinds),
-        (none,) * len(plan.key_kinds),
-        none,
-        none,
-        (none,) * plan.value_columns,
-        None if plan.periods is None else none,
-    )
 
 
 def _groups_arrays(groups: Groups, rows: NDArray[np.int64]) -> list[NDArray[Any]]:

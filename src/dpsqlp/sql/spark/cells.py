@@ -100,7 +100,7 @@ def loosely(sql: str, kind: str, *arguments: Cell, failed: str | None = None) ->
 
 
 def type_error(kind: str) -> SqlError:
-    """Why a type cannot be used on Spark."""
+    """The error for a type that Spark does not have."""
     way_out = _WAYS_OUT.get(kind, "Convert it where the data is written: to text or a number.")
     fact = f"The Spark engine does not have the type {kind}"
     return Text(kind).error(fact, way_out, 0, len(kind) - 1)

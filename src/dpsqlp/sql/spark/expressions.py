@@ -15,10 +15,11 @@ import pyarrow as pa
 from sqlglot import exp
 
 from dpsqlp.errors import SqlError
-from dpsqlp.sql.database import Binder, DatabaseError
+from dpsqlp.sql.binder import Binder
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.relations import sql
 from dpsqlp.sql.spark.cells import INTEGERS, NULL, Cell, cast, decimal_parts, literal
+from dpsqlp.sql.syntax import DatabaseError
 
 _LONGEST = 200_000  # characters of one expression in Spark SQL
 NUMBERS = (*INTEGERS, "FLOAT", "DOUBLE")
@@ -33,7 +34,7 @@ def refused(node: exp.Expr, fact: str, way_out: str) -> SqlError:
 
 
 def different(node: exp.Expr, way_out: str = f"{_SAME} the SQL reference.") -> SqlError:
-    """The error for what is not on the whitelist."""
+    """The error for an expression that is not on the whitelist."""
     fact = "The Spark engine does not have this: DuckDB and Spark would give different answers"
     return refused(node, fact, way_out)
 
@@ -100,7 +101,7 @@ class Expression:
             raise different(node) from None
 
     def _constant(self, node: exp.Expr) -> Cell:
-        """DuckDB computes what does not depend on the row."""
+        """DuckDB computes constants."""
         try:
             kind = self.binder.types(f"SELECT {sql(node)}")[0][1]
         except DatabaseError:
@@ -127,7 +128,9 @@ class Expression:
             return self._constant(exp.cast(node.copy(), kind, dialect="duckdb"))
         found = cast(self.cell(node), kind)
         if found is None:
-            raise different(node, f"It would be cast to {kind} here, which is not the same on both")
+            raise different(
+                node, f"It would be cast to {kind} here, and the two engines cast differently"
+            )
         return found
 
     def common(self, node: exp.Expr, *parts: exp.Expr) -> list[Cell]:

@@ -3,8 +3,8 @@
 Every relation gets a name of its own and every column is written with it, so nothing depends on
 how the two databases look names up. WITH queries are written where they are read.
 
-Privacy contract: what is not known to mean the same on both is refused, so a unit's rows are
-bounded alike on every engine.
+Privacy contract: a construct that is not known to mean the same on both is refused, so a unit's
+rows are bounded alike on every engine.
 
 Not covered: timestamps of the first days that 64 bits hold (290309 BC), where DuckDB itself wraps.
 """
@@ -20,13 +20,15 @@ import pyarrow as pa
 from sqlglot import exp
 
 from dpsqlp.errors import SqlError
-from dpsqlp.sql.database import Binder, quote, syntax_tree
+from dpsqlp.sql.binder import Binder
 from dpsqlp.sql.dialect import Stream
 from dpsqlp.sql.query import Query
+from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import sql
 from dpsqlp.sql.spark import operators, texts, times
 from dpsqlp.sql.spark.cells import Cell, name_sql, spark_type
 from dpsqlp.sql.spark.expressions import Expression, different, refused
+from dpsqlp.sql.syntax import syntax_tree
 
 _WHITELIST = {**operators.TRANSLATIONS, **texts.TRANSLATIONS, **times.TRANSLATIONS}
 _JOINS = {
@@ -60,7 +62,7 @@ def spark_rows(query: Query) -> str:
     assert tree is not None
     relations = {}
     for name in (query.source.name, *tables):
-        columns = binder.types(f"FROM {quote(name)}")
+        columns = binder.types(f"FROM {quote_identifier(name)}")
         relations[name.lower()] = _Named(name_sql(name), tuple(columns))
     text, _ = _Rows(binder).query(tree, relations, None)
     _check_reading(query.row_sql, tree)
@@ -107,6 +109,7 @@ class _From:
     outer: _From | None
     items: list[_Item] = field(default_factory=list)
     hidden: set[tuple[str, str]] = field(default_factory=set)  # (alias, column) that USING merged
+    conditions: list[str] = field(default_factory=list)  # of joins, for the WHERE
 
     def find(self, node: exp.Column) -> Cell:
         *tables, name = [part.name for part in node.parts]
@@ -122,7 +125,7 @@ class _From:
             return self.outer.find(node)
         raise refused(
             node,
-            "The Spark engine finds no such column in the FROM",
+            "The Spark engine does not find this column in the FROM",
             "Fields of a STRUCT and names given in the same SELECT are not supported on Spark:"
             " name it in a WITH query.",
         )
@@ -131,7 +134,7 @@ class _From:
         return (item.alias, name.lower()) in self.hidden
 
     def star(self, table: str) -> list[tuple[str, Cell]]:
-        """What * stands for."""
+        """The columns of a *."""
         return [
             (column, cell)
             for item in self.items
@@ -172,7 +175,9 @@ class _Rows:
         for join in node.args.get("joins") or []:
             text += " " + self._join(join, relations, scope, expression)
         if node.args.get("where"):
-            text += f" WHERE {expression.cell(node.args['where'].this).sql}"
+            scope.conditions.append(expression.cell(node.args["where"].this).sql)
+        if scope.conditions:
+            text += f" WHERE {' AND '.join(f'({each})' for each in scope.conditions)}"
         projections = _projections(node, scope, expression)
         listed = ", ".join(f"{cell.sql} AS {name_sql(name)}" for name, cell in projections)
         return f"SELECT {listed} {text}", [(name, cell.kind) for name, cell in projections]
@@ -183,16 +188,17 @@ class _Rows:
         relations: Mapping[str, _Named],
         scope: _From,
         expression: Expression,
+        outer: bool = False,
     ) -> str:
-        """One relation of a FROM, added to the scope."""
+        """One relation of a FROM, added to the scope. `outer`: an empty list is a null."""
         alias = node.args.get("alias")
         if isinstance(node, exp.Table) and node.name.lower() in relations:
             named = relations[node.name.lower()]
         elif isinstance(node, exp.Subquery):
             body, columns = self.query(node, relations, None)
             named = _Named(f"({body})", tuple(columns))
-        elif isinstance(node, exp.Unnest):
-            unnested = _unnested(expression.cell(node.expressions[0]), node)
+        elif isinstance(node, exp.Lateral):
+            unnested = _unnest(node.this.this.expressions[0].this, expression, outer)
             named = _Named(
                 f"LATERAL (SELECT {unnested.sql} AS `unnest`)", (("unnest", unnested.kind),)
             )
@@ -219,9 +225,15 @@ class _Rows:
         if words == "CROSS JOIN" and (on or using):
             words = "JOIN"
         left = list(scope.items)
-        item = self._item(node.this, relations, scope, expression)
+        lateral = isinstance(node.this, exp.Lateral)
+        item = self._item(node.this, relations, scope, expression, lateral and side == "LEFT")
         right = scope.items[-1]
         conditions = [] if on is None else [expression.cell(on).sql]
+        if lateral:  # as another join, Spark would copy the whole list into each of its rows
+            if kind in ("SEMI", "ANTI") or (side == "LEFT" and conditions != ["TRUE"]):
+                raise different(node, "Write LEFT JOIN UNNEST(x) AS t(y) ON TRUE, and a WHERE.")
+            scope.conditions += [condition for condition in conditions if condition != "TRUE"]
+            return f"CROSS JOIN {item}"
         for name in using:
             cells = (
                 _From(None, left, scope.hidden).find(exp.column(name.copy())),
@@ -271,21 +283,18 @@ def _projections(node: exp.Select, scope: _From, expression: Expression) -> list
     return found
 
 
-def _unnest(node: exp.Explode, expression: Expression) -> Cell:
+def _unnest(node: exp.Explode, expression: Expression, outer: bool = False) -> Cell:
     series = node.this
     if not isinstance(series, exp.GenerateSeries):
-        return _unnested(expression.cell(series), node)
+        cell = expression.cell(series)
+        if not cell.kind.endswith("[]"):
+            raise different(node)
+        return Cell(f"explode{'_outer' if outer else ''}({cell.sql})", cell.kind[:-2])
     if series.args.get("step") or not series.args.get("is_end_exclusive"):
         raise different(node)
     first, last = (expression.as_type(series.args[end], "BIGINT") for end in ("start", "end"))
     numbers = f"sequence({first.sql}, try_subtract({last.sql}, 1L))"
     return Cell(f"explode(CASE WHEN {first.sql} < {last.sql} THEN {numbers} END)", "BIGINT")
-
-
-def _unnested(cell: Cell, node: exp.Expr) -> Cell:
-    if not cell.kind.endswith("[]"):
-        raise different(node)
-    return Cell(f"explode({cell.sql})", cell.kind[:-2])
 
 
 def _check_reading(text: str, tree: exp.Expr) -> None:

@@ -1,0 +1,2 @@
+CREATE SOURCE s (unit TEXT, interval STRUCT(interval INTEGER), l INTERVAL[]);
+CREATE SINK t AS SELECT 1;
