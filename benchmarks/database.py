@@ -22,7 +22,7 @@ from dpsqlp.sinks.postgres import PostgresSink
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sql import connect
-from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.query import OptionValue, SourceDef
 from postgres import cluster as clusters
 from support.components import postgres_programs
 
@@ -44,7 +44,7 @@ def release(trigger: int, rows: int) -> pa.Table:
     )
 
 
-def median_seconds(run: Callable[[], None], times: int) -> float:
+def median_seconds(run: Callable[[], object], times: int) -> float:
     seconds = []
     for _ in range(times):
         begin = time.perf_counter()
@@ -67,7 +67,7 @@ def bench_sink(server: clusters.Cluster, rows: int) -> None:
     for trigger in range(8):
         sink.emit(trigger, release(trigger, rows))
     query = "SELECT count(*) FROM (SELECT * FROM releases_current OFFSET 0) AS c"
-    say("postgres_view", 10 * rows, median_seconds(lambda: server.run(query) and None, 3))
+    say("postgres_view", 10 * rows, median_seconds(lambda: server.run(query), 3))
     sink.close()
 
 
@@ -84,7 +84,7 @@ def bench_source(server: clusters.Cluster, rows: int) -> None:
         ("ts", "TIMESTAMP"),
         ("dwell", "DOUBLE"),
     )
-    options = {"dsn": server.dsn, "table": "events", "column": "id"}
+    options: dict[str, OptionValue] = {"dsn": server.dsn, "table": "events", "column": "id"}
     source = PostgresSource(SourceDef("s", columns, options))
     taken = source.cut(source.initial_offset(), GridTime(1, 0, 10.0))
 

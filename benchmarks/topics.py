@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from dpsqlp.clients.kafka import FETCH_SETTINGS
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.kafka import KafkaSource
-from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.query import OptionValue, SourceDef
 from kafka.broker import Broker, running
 
 COLUMNS = (("url", "TEXT"), ("user_id", "TEXT"), ("ts", "TIMESTAMP"), ("dwell", "DOUBLE"))
@@ -59,7 +59,11 @@ def bare(broker: Broker, topic: str, partitions: int) -> int:
 
 
 def ours(broker: Broker, topic: str, partitions: int) -> int:
-    options = {"connector": "kafka", "brokers": broker.address, "topic": topic}
+    options: dict[str, OptionValue] = {
+        "connector": "kafka",
+        "brokers": broker.address,
+        "topic": topic,
+    }
     source = KafkaSource(SourceDef("s", COLUMNS, options), Path())
     with duckdb.connect() as database:
         source.read(source.cut(source.initial_offset(), GridTime(1, 0, 10.0)), database)

@@ -25,7 +25,7 @@ def test_a_benchmark_starts(script: str) -> None:
 
 
 def test_the_core_is_measured() -> None:
-    command = [sys.executable, BENCHMARKS / "core.py", "--quick"]
+    command = [sys.executable, str(BENCHMARKS / "core.py"), "--quick"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("records_per_second") == 1

@@ -19,6 +19,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, TriggerError
 from dpsqlp.mechanisms import Blt
 from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.stages.batch import MicroBatch
 from reference.streams import Stream, run_core, run_twin
 from reference.twin import Row
 from support.plans import COUNT, SECRET, SILENT, make_batch, make_plan, readable, run, total
@@ -229,7 +230,7 @@ def test_a_window_has_the_triggers_that_were_paid_for() -> None:
     """T = 2 releases of each window, indexes 1 and 2, and none later."""
     plan = make_plan(2, stride=3, public=[7])
     pipeline, state = Core(plan, SECRET), State()
-    seen = []
+    seen: list[tuple[int, int]] = []
     for trigger in range(1, 7):
         released = pipeline.run(state, EMPTY, trigger)
         seen += zip(released.window.tolist(), released.step.tolist(), strict=True)
@@ -305,7 +306,7 @@ def test_releases_are_in_the_order_of_window_and_key(shards: int) -> None:
 # Noise.
 
 
-def integers(rows: tuple[Row, ...]) -> object:
+def integers(rows: tuple[Row, ...]) -> MicroBatch:
     return make_batch([(row.unit[0], row.key[0], row.window, row.timestamp) for row in rows])
 
 

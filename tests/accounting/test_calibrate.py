@@ -314,7 +314,7 @@ def test_noise_is_refused_just_where_its_float_error_exceeds_the_thousandth(
         peak = math.sqrt(max(given["mechanism"].variance))
         relative = 2.0**-48 + 2.0**-50 * math.sqrt(given["mechanism"].triggers)
         path = relative * peak * max(sigma, 4.5)
-        return 4 * given["mechanism"].triggers * given["caps"].records * path
+        return float(4 * given["mechanism"].triggers * given["caps"].records * path)
 
     def plan(triggers: int, peak: float, records: int) -> dict[str, Any]:
         variance = [1.0, peak, 0.5]

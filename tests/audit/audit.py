@@ -247,7 +247,7 @@ def _micro_batch(
             time.append(np.full(trials * records, order))
             value.append(np.full(trials * records, _HUGE))
 
-    def column(parts: list[NDArray[np.generic]], kind: type) -> pa.Array:
+    def column(parts: Sequence[NDArray[Any]], kind: type) -> pa.Array:
         return pa.array(np.concatenate([np.empty(0, kind), *parts]))
 
     times = column(time, np.int64)
@@ -296,8 +296,8 @@ def _cut(p: NDArray[np.float64], q: NDArray[np.float64], trials: int, delta: flo
     """The cut that promises the largest bound on `trials` more trials like these."""
     cuts = np.unique(np.quantile(np.concatenate([p, q]), np.linspace(0, 1, _CUTS)))
     hits = [len(s) - np.searchsorted(np.sort(s), cuts, side="left") for s in (p, q)]
-    expected = [h / len(p) * trials for h in hits]
-    return float(cuts[np.argmax(_epsilon_low(*expected, trials, delta))])
+    hits_p, hits_q = (h / len(p) * trials for h in hits)
+    return float(cuts[np.argmax(_epsilon_low(hits_p, hits_q, trials, delta))])
 
 
 def _epsilon_low(hits_p: Any, hits_q: Any, trials: int, delta: float) -> Any:

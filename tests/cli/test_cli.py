@@ -271,7 +271,7 @@ def test_inspect_depends_on_released_data_alone(script: Path) -> None:
 
     def inspected() -> str:
         assert call("run", script).exit_code == 0
-        return call("inspect", state).stdout + call("inspect", state / "popular").stdout
+        return str(call("inspect", state).stdout + call("inspect", state / "popular").stdout)
 
     first, files = inspected(), released(folder)
     shutil.rmtree(state)
@@ -308,8 +308,9 @@ def test_inspect_verifies_with_the_secret_and_says_so_without(
     monkeypatch.delenv("DPSQLP_SECRET")
     manifest = state / "popular" / "manifest.json"
     body = json.loads(manifest.read_text())
-    public = json.loads(body["public"])
-    for changed in (public | {"rows": 9999}, {}):
+    public: dict[str, Any] = json.loads(body["public"])
+    forged: list[dict[str, Any]] = [public | {"rows": 9999}, {}]
+    for changed in forged:
         body["public"] = json.dumps(changed, sort_keys=True)
         manifest.write_text(json.dumps(body))
         answer = call("inspect", state, *named)
@@ -338,6 +339,7 @@ def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(number: int, tmp_path: 
         (tmp_path / "said").open("wb") as log,
         started(command, stdin=subprocess.PIPE, stderr=log, env=environment) as process,
     ):
+        assert process.stdin is not None
         process.stdin.write(lines(0))
         process.stdin.flush()
         until(lambda: any(pq.read_table(path).num_rows for path in complete(tmp_path)), process)

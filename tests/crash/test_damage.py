@@ -319,7 +319,7 @@ def test_a_retry_reads_what_was_intended(worker: Worker, tmp_path: Path) -> None
     command = {"now": START + QUARTER}
     assert worker.run(whole, **command) == 0
     kinds = steps(whole)
-    killed = {}
+    killed: dict[str, int] = {}
     for number, kind in enumerate(kinds, 1):
         if number > kinds.index("sync_folder cuts") + 1 and kind.startswith(("write", "re")):
             killed.setdefault(kind, number)

@@ -241,12 +241,13 @@ def test_keys_of_every_type(tmp_path: Path) -> None:
         output=kept,
         clock=FakeClock(),
     )
-    rows = duckdb.sql(
+    made = duckdb.sql(
         "SELECT range AS unit, [-7, NULL][1 + range % 2] AS a, [DATE '2024-02-29', NULL][1 +"
         " range % 2] AS b, [0.1, NULL][1 + range % 2] AS c, [true, NULL][1 + range % 2] AS d,"
         " ['x', NULL][1 + range % 2] AS e FROM range(200)"
-    ).to_arrow_table()
-    engine.source.push(rows)  # type: ignore[attr-defined]
+    )
+    assert made is not None
+    engine.source.push(made.to_arrow_table())  # type: ignore[attr-defined]
     kept.write_metadata(engine)
     step(engine)
     engine.close()
@@ -298,10 +299,15 @@ def test_health_is_as_old_as_a_second_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_sink(tmp_path / "s", [row("a", 1)])
-    clock, made = FakeClock(NOW), []
+    clock, made = FakeClock(NOW), list[int]()
     api = Api(find_sources(tmp_path / "s", tmp_path), clock.now)
     health = api.health
-    monkeypatch.setattr(api, "health", lambda: made.append(clock.now()) or health())
+
+    def counted() -> Any:
+        made.append(clock.now())
+        return health()
+
+    monkeypatch.setattr(api, "health", counted)
     asked = TestClient(make_app(api, Policy()), base_url="http://127.0.0.1")
     until(lambda: api.version() is not None)
     shown = []
@@ -485,11 +491,12 @@ def test_an_unknown_name_is_looked_for_once(
     asked = client(tmp_path / "s")
     made: list[int] = []
     read = KeyIndex._read_prefixes
-    monkeypatch.setattr(
-        KeyIndex,
-        "_read_prefixes",
-        lambda self, trigger: made.append(trigger) or read(self, trigger),
-    )
+
+    def counted(self: KeyIndex, trigger: int) -> Any:
+        made.append(trigger)
+        return read(self, trigger)
+
+    monkeypatch.setattr(KeyIndex, "_read_prefixes", counted)
     for n in range(3):
         for _ in range(2):
             assert asked.get(f"/api/v1/sinks/s/key?id={n:032x}").status_code == 404
@@ -585,12 +592,15 @@ def test_a_key_that_a_window_lacks_is_looked_for_once(
     assert ask(asked, "/api/v1/sinks/s/keys")["total"] == 3
     read: list[int] = []
     points = History.points
-    monkeypatch.setattr(
-        History, "points", lambda self, *what: read.append(1) or points(self, *what)
-    )
+
+    def counted(self: History, *what: Any) -> Any:
+        read.append(1)
+        return points(self, *what)
+
+    monkeypatch.setattr(History, "points", counted)
     for _ in range(3):
         for name in "bc":
-            lacking = {"id": key_id((name,)), "window": WINDOWS[0]}
+            lacking: dict[str, Any] = {"id": key_id((name,)), "window": WINDOWS[0]}
             assert asked.get("/api/v1/sinks/s/key", params=lacking).status_code == 404
     assert len(read) == 2
 

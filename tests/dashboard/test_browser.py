@@ -53,6 +53,7 @@ def serving(path: Path, *options: str, **environment: str) -> Iterator[str]:
     with started(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | environment
     ) as server:
+        assert server.stderr is not None
         found = ADDRESS.search(server.stderr.readline())
         assert found is not None
         yield found[0]
@@ -283,7 +284,7 @@ def test_a_failed_request_is_repeated(browser: Browser, address: str, asked: str
     failed = {"status": 500, "body": '{"error": "no"}', "content_type": "application/json"}
     context = browser.new_context()
     page = context.new_page()
-    page.route(asked, lambda route: route.fulfill(**failed), times=1)  # type: ignore[arg-type]
+    page.route(asked, lambda route: route.fulfill(**failed), times=1)
     page.goto(address)
     page.wait_for_selector(VIEWS["keys"], timeout=PATIENCE_MS)
     expect(page.locator("#banner")).to_be_hidden()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,14 @@ def test_an_error_is_logged_without_what_was_asked(
         assert text not in printed + answers[0].text + answers[1].text
 
 
+def has_released(health: str) -> bool:
+    return fetch(health).json()["sinks"][0]["last_trigger"] is not None
+
+
+def has_counted(operator: str) -> bool:
+    return bool(fetch(operator).json().get("records", 0) > 0)
+
+
 @pytest.mark.slow
 def test_a_run_writes_operator_metrics_only_when_asked(tmp_path: Path) -> None:
     for options, found in (((), 404), (("--operator-metrics",), 200)):
@@ -118,8 +127,8 @@ def test_a_run_writes_operator_metrics_only_when_asked(tmp_path: Path) -> None:
         folder.mkdir()
         with live_run(folder, *options) as address:
             health, operator = f"{address}api/v1/health", f"{address}api/v1/sinks/live/operator"
-            until(lambda at=health: fetch(at).json()["sinks"][0]["last_trigger"] is not None)
+            until(partial(has_released, health))
             if found == 200:  # written just after the release
-                until(lambda at=operator: fetch(at).json().get("records", 0) > 0)
+                until(partial(has_counted, operator))
             assert fetch(operator).status_code == found
         assert len(list(folder.rglob("operator.json"))) == (found == 200)

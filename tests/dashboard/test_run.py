@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def test_the_server_ends_when_its_run_is_killed(tmp_path: Path) -> None:
     (tmp_path / "x.releases").mkdir()
     command = [sys.executable, "-c", code]
     with started(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
         address = parent.stdout.readline().strip()
         until(lambda: reachable(address))
         (page,) = descendants(parent.pid)
@@ -85,9 +87,10 @@ def test_serve_prints_its_address_and_ends_at_a_signal(ran: Path, tmp_path: Path
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         command = [*COMMAND, "serve", str(ran / "state"), "--port", "0"]
         with started(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
+            assert server.stderr is not None
             found = ADDRESS.search(server.stderr.readline())
             assert found is not None
-            until(lambda at=found[0]: reachable(at))
+            until(partial(reachable, found[0]))
             assert fetch(found[0]).headers["content-type"].startswith("text/html")
             with socket.create_connection(found[0].split("/")[2].split(":")) as raw:  # type: ignore[arg-type]
                 raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000)
@@ -103,6 +106,7 @@ def test_a_server_in_the_background_ignores_ctrl_c(ran: Path) -> None:
     """A shell makes background jobs ignore SIGINT. SIGTERM still ends them."""
     command = [*COMMAND, "serve", str(ran / "state"), "--port", "0"]
     with started(command, ignoring=True, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
         found = ADDRESS.search(server.stderr.readline())
         assert found is not None
         until(lambda: reachable(found[0]))

@@ -34,9 +34,10 @@ def test_the_day_is_the_same_every_time_and_within_the_day() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_table_fits_the_console(width: int) -> None:
     rows = (Row("/a/rather/long/page", 1_000, 10.0, 1_010), Row("/b", -3, 10.0, 0))
-    console = Console(file=io.StringIO(), width=width)
+    printed = io.StringIO()
+    console = Console(file=printed, width=width)
     console.print(show(Snapshot("12:00", 24, 48, rows, 9), width))
-    text = console.file.getvalue()
+    text = printed.getvalue()
     assert "1,010" in text
     assert "2 pages released of 9" in text
     assert "100%" in text
@@ -46,9 +47,10 @@ def test_the_table_fits_the_console(width: int) -> None:
 
 def test_a_page_stands_beside_it(tmp_path: Path) -> None:
     """Its address is printed, and what it showed can be served again."""
-    console = Console(file=io.StringIO(), width=200, force_terminal=False)
+    printed = io.StringIO()
+    console = Console(file=printed, width=200, force_terminal=False)
     run_demo(fast=True, keep=tmp_path / "kept", dashboard=True, console=console)
-    text = console.file.getvalue()
+    text = printed.getvalue()
     assert "Dashboard, while this runs: http://127.0.0.1:" in text
     assert f"dpsqlp serve {tmp_path / 'kept' / 'views.state'}" in text
     kept = tmp_path / "kept" / "views.state" / "popular.releases"
@@ -60,18 +62,20 @@ def test_without_the_packages_of_the_page_the_terminal_will_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "starlette", None)
-    console = Console(file=io.StringIO(), width=200, force_terminal=False)
+    printed = io.StringIO()
+    console = Console(file=printed, width=200, force_terminal=False)
     run_demo(fast=True, keep=tmp_path / "kept", dashboard=True, console=console)
-    text = console.file.getvalue()
+    text = printed.getvalue()
     assert "pip install 'dpsqlp[dashboard]'" in text
     assert "(trigger 48 of 48)" in text
     assert not (tmp_path / "kept" / "views.state" / "popular.releases").exists()
 
 
 def test_without_a_terminal_it_prints_the_last_table_and_the_promise(tmp_path: Path) -> None:
-    console = Console(file=io.StringIO(), width=120, force_terminal=False)
+    printed = io.StringIO()
+    console = Console(file=printed, width=120, force_terminal=False)
     run_demo(fast=True, keep=tmp_path / "kept", console=console)
-    text = console.file.getvalue()
+    text = printed.getvalue()
     assert text.count("24:00 UTC") == 1
     assert "(trigger 48 of 48)" in text
     assert f"{FINAL} kicked off at 19:30 and appeared at" in text

@@ -155,7 +155,7 @@ def calls(each: int, every: bool, seed: int) -> Iterator[Call]:
     for name, overloads in itertools.groupby(catalogue(), key=lambda entry: entry[0]):
         if name.startswith(ALIKE) and name not in ALIKE_SOME and not every:
             continue
-        quoted, found = '"' + name.replace('"', '""') + '"', set()
+        quoted, found = '"' + name.replace('"', '""') + '"', set[Call]()
         given = list(overloads)
         for attempt in range(each * 30):
             chosen = arguments(given[attempt % len(given)][1], dice)

@@ -6,6 +6,7 @@ import io
 import random
 import threading
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ class Pushing:
 
     def __init__(self, folder: Path, sql: str, arrivals: Sequence[tuple[int, Sequence[Record]]]):
         self.clock = FakeClock(
-            START + 1, [(at, lambda given=given: self.push(given)) for at, given in arrivals]
+            START + 1, [(at, partial(self.push, given)) for at, given in arrivals]
         )
         self.engine = made(folder, sql, clock=self.clock)
 
@@ -665,12 +666,12 @@ def test_what_was_read_ahead_for_another_intent_is_not_used(tmp_path: Path) -> N
     engine = made(tmp_path, script(emit=replay(START, START + HOUR)))
     engine.step()
     intent, _ = engine._ahead[0]
-    low, _ = intent.offsets["span"]
-    other = Intent(intent.trigger, intent.offsets | {"span": [low, low]})
+    offsets: Any = intent.offsets
+    low, high = offsets["span"]
+    other = Intent(intent.trigger, offsets | {"span": [low, low]})
     engine._ahead[0] = (other, engine._start_reading(other))
     before = engine.records
     engine.step()
-    low, high = intent.offsets["span"]
     expected = sum(at is not None and low <= at < high for *_, at in rows)
     assert expected > 0
     assert engine.records - before == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -40,7 +41,7 @@ def as_batches(plan: Plan, rows: tuple[Row, ...]) -> Iterator[pa.RecordBatch]:
 def test_pieces_and_early_bounding_change_no_release(stream: Stream, piece: int, held: int) -> None:
     """Whatever the sizes, with every bound, policy and period."""
     core, state, released = Core(stream.plan, SECRET), State(2), []
-    sizes = {"PIECE_ROWS": piece, "_HELD_BYTES": held, "_TEXT_BYTES": -1}
+    sizes: dict[str, Any] = {"PIECE_ROWS": piece, "_HELD_BYTES": held, "_TEXT_BYTES": -1}
     with patch.multiple(module, **sizes):
         for trigger, rows in enumerate(stream.batches, stream.first):
             count, records = admit_batches(core, as_batches(stream.plan, rows), trigger)

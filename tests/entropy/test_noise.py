@@ -98,7 +98,7 @@ def test_every_input_changes_every_draw() -> None:
 
 def test_parts_of_the_context_cannot_be_moved() -> None:
     """The last byte of the plan is not the first of the purpose."""
-    moved = {"fingerprint": PLAN + b"p", "purpose": "rocess/0"}
+    moved: dict[str, Any] = {"fingerprint": PLAN + b"p", "purpose": "rocess/0"}
     assert draw(0, 1, ids=IDS[:1])[0] != draw(0, 1, ids=IDS[:1], **moved)[0]
 
 

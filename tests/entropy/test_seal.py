@@ -12,7 +12,7 @@ SECRET = Secret(bytes(range(32)), bytes(range(16)))
 TEXT = b"a text of some length, " * 9
 
 
-def sealed(secret: Secret, name: str, *parts: bytes, public: bytes = b"") -> bytes:
+def sealed(secret: Secret, name: str, *parts: bytes | memoryview, public: bytes = b"") -> bytes:
     seal, file = Sealer(secret).seal(name, parts, public)
     data = b"".join(file)
     assert data.startswith(seal)

@@ -181,9 +181,9 @@ class Broker:
             time.sleep(0.02)
         raise TimeoutError("a transaction stays open")
 
-    def read(self, topic: str) -> list[tuple[bytes | None, bytes]]:
+    def read(self, topic: str) -> list[tuple[Any, Any]]:
         """All committed messages of a topic, by partition."""
-        settings = {"group.id": "test", "auto.offset.reset": "earliest"}
+        settings: dict[str, Any] = {"group.id": "test", "auto.offset.reset": "earliest"}
         settings |= {"enable.partition.eof": True, "isolation.level": "read_committed"}
         consumer = Consumer(self.client | settings)
         partitions = consumer.list_topics(topic, timeout=WAIT_SECONDS).topics[topic].partitions

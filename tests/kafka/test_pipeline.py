@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.fake_clock import START, FakeClock
 from support.pipelines import (
     MINUTE,
     SECRET,
+    Collected,
     Record,
     made,
     replay,
@@ -58,9 +60,13 @@ def from_topic(broker: Broker, topic: str) -> str:
 def undisturbed(folder: Path, arrivals: Sequence[tuple[int, list[Record]]], triggers: int) -> Any:
     """What the same records give when a program pushes them."""
     engine: Any = None
+
+    def push(given: list[Record]) -> None:
+        engine.source.push(table(given))
+
     clock = FakeClock(
         START + 1,
-        [(at, lambda given=given: engine.source.push(table(given))) for at, given in arrivals],
+        [(at, partial(push, given)) for at, given in arrivals],
     )
     engine = made(folder, script(source="connector = 'python'"), state="pushed", clock=clock)
     return run_all(engine, triggers)
@@ -71,13 +77,13 @@ def test_releases_are_those_of_the_same_records(broker: Broker, topic: str, tmp_
     broker.create(topic, 3)
     arrivals = [(START + n * QUARTER - 1, crowds(n)) for n in (1, 2, 5, 6)]
 
-    def send(given: list[Record], place: int) -> None:
+    def send(given: list[Record]) -> None:
         for partition in range(3):
             broker.send(topic, [*bodies(given[partition::3]), b"no record", None], partition)
 
     clock = FakeClock(
         START + 1,
-        [(at, lambda g=given, n=n: send(g, n)) for n, (at, given) in enumerate(arrivals)],
+        [(at, partial(send, given)) for at, given in arrivals],
     )
     sql = from_topic(broker, topic)
     got = run_all(made(tmp_path, sql, clock=clock), 4)
@@ -118,6 +124,7 @@ def test_a_broker_that_is_killed_and_comes_back(
         run_engines({"t": engine}, stop, report)
     finally:
         engine.close()
+    assert isinstance(engine.sink, Collected)
     got = {t: rows.to_pylist() for t, rows in zip(ran, engine.sink.releases, strict=True)}
     arrivals = [(START + QUARTER - 1, crowds(1)), (START + 3 * QUARTER - 1, crowds(2))]
     assert len(waited) >= 2
@@ -150,6 +157,7 @@ def test_what_is_read_later_is_not_in_an_earlier_trigger(
     clock.time += MINUTE
     again = made(tmp_path, sql, clock=clock)
     trigger = step(again).trigger
+    assert isinstance(again.sink, Collected)
     (release,) = again.sink.releases
     again.close()
     fresh = undisturbed(tmp_path, [(START + QUARTER, crowds(1))], 1)

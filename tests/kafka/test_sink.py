@@ -17,7 +17,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dpsqlp.clients import kafka as clients
 from dpsqlp.clients.avro import Encoder
@@ -178,9 +178,7 @@ def test_a_commit_whose_answer_is_lost(
         def commit_transaction(self, *words: Any) -> None:
             if point == "after":
                 producer.commit_transaction(*words)
-            raise clients.client.KafkaException(
-                clients.client.KafkaError(clients.client.KafkaError._TIMED_OUT)
-            )
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     monkeypatch.setattr(sink._transactions, "_producer", Lost())
     with pytest.raises(UnavailableError):
@@ -263,6 +261,7 @@ def test_a_process_that_is_killed_anywhere(broker: Broker, topic: str, tmp_path:
             ) as process,
         ):
             if killed:
+                assert process.stdout is not None
                 lines = [process.stdout.readline() for _ in range(moments.randint(1, 3))]
                 assert all(lines), errors.read_text()
                 time.sleep(moments.uniform(0, 0.15))

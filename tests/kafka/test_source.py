@@ -28,7 +28,7 @@ from dpsqlp.errors import DpsqlpError, PlanError, SourceError, UnavailableError
 from dpsqlp.sources.avro import AvroDecoder, _column
 from dpsqlp.sources.columns import declared_schema
 from dpsqlp.sources.kafka import KafkaSource
-from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.query import OptionValue, SourceDef
 from kafka.broker import PASSWORD, USER, Broker, Registry
 from support.pipelines import at
 from support.ports import free_ports
@@ -37,7 +37,7 @@ from support.processes import WAIT_SECONDS
 COLUMNS = (("unit", "TEXT"), ("k", "BIGINT"), ("ts", "TIMESTAMP"))
 
 
-def made(broker: Broker, topic: str, folder: Path = Path(), **options: Any) -> KafkaSource:
+def made(broker: Broker, topic: str, folder: Any = Path(), **options: Any) -> KafkaSource:
     given = {"connector": "kafka", "brokers": broker.address, "topic": topic}
     named = {name.replace("__", "."): value for name, value in options.items()}
     return KafkaSource(SourceDef("s", COLUMNS, given | named), folder)
@@ -305,17 +305,18 @@ def test_a_partition_that_is_not_listed_for_a_moment_is_not_read_again(
     broker: Broker, topic: str
 ) -> None:
     source = made(broker, topic)
-    offset = {"topic": "t", "offsets": {"0": 5, "1": 9}}
-    after = source.next_offset(offset, {"topic": "t", "ranges": [[0, 5, 6]]})
+    offset: Any = {"topic": "t", "offsets": {"0": 5, "1": 9}}
+    read: Any = {"topic": "t", "ranges": [[0, 5, 6]]}
+    after = source.next_offset(offset, read)
     assert after["offsets"] == {"0": 6, "1": 9}
-    assert source.next_offset(offset, {"topic": "new", "ranges": [[0, 0, 6]]})["offsets"] == {
-        "0": 6
-    }
+    read = {"topic": "new", "ranges": [[0, 0, 6]]}
+    assert source.next_offset(offset, read)["offsets"] == {"0": 6}
 
 
 def test_the_offset_of_another_source_is_refused(broker: Broker, topic: str) -> None:
     source = made(broker, topic)
-    for offset in (None, {"taken": []}, {"table": "t", "column": "id", "after": "3"}):
+    others: list[Any] = [None, {"taken": []}, {"table": "t", "column": "id", "after": "3"}]
+    for offset in others:
         with pytest.raises(SourceError, match="connector it had"):
             planned(source, offset, 1)
     source.close()
@@ -730,7 +731,7 @@ def test_a_package_that_is_missing(
 
 
 def test_columns_that_json_cannot_have() -> None:
-    options = {"connector": "kafka", "brokers": "b", "topic": "t"}
+    options: dict[str, OptionValue] = {"connector": "kafka", "brokers": "b", "topic": "t"}
     with pytest.raises(PlanError, match="read from JSON"):
         KafkaSource(SourceDef("s", (("x", "BIT"),), options), Path())
 

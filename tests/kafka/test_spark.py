@@ -57,7 +57,7 @@ def test_kafka_to_postgres(
     """Every record counts once, over a stop and a start, and no trigger is left out."""
     broker.create(topic, 2)
     sql = SQL.format(dsn=in_sql(server.dsn))
-    places = {
+    places: dict[str, Any] = {
         "state": tmp_path / "state",
         "secret": tmp_path / "secret",
         "shards": 2,
@@ -183,7 +183,7 @@ def test_a_topic_that_the_engine_reads_itself(
 
 
 def test_options_that_only_one_of_the_two_clients_has_are_refused() -> None:
-    options = {"brokers": "b:9092", "kafka.queued.min.messages": 7}
+    options: dict[str, Any] = {"brokers": "b:9092", "kafka.queued.min.messages": 7}
     with pytest.raises(PlanError, match=r"kafka.queued.min.messages is not known"):
         java_settings(options)
     with pytest.raises(PlanError, match="OAUTHBEARER"):

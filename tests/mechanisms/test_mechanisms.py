@@ -6,6 +6,8 @@ import functools
 import itertools
 import json
 import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +21,15 @@ SOME_T = sorted({1, *(2**k + e for k in range(1, 8) for e in (-1, 0, 1))})
 EVERY_T = SOME_T if QUICK else range(1, 131)
 
 cached_fit = functools.cache(fit_blt)
-MAKERS = {"tree": functools.cache(Tree), "blt": cached_fit}
+Make = Callable[[int], Tree | Blt]
+MAKERS: dict[str, Make] = {"tree": functools.cache(Tree), "blt": cached_fit}
 
 
 @pytest.fixture(params=MAKERS)
-def make(request):
+def make(request: pytest.FixtureRequest) -> Make:
     """The mechanism for T triggers, made once."""
-    return MAKERS[request.param]
+    made: Make = MAKERS[request.param]
+    return made
 
 
 def tree_nodes(triggers: int) -> list[tuple[int, int]]:
@@ -77,7 +81,7 @@ def blt_matrices(mechanism: Blt) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def matrices(mechanism: Mechanism) -> tuple[np.ndarray, np.ndarray]:
+def matrices(mechanism: Tree | Blt) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(mechanism, Blt):
         return blt_matrices(mechanism)
     return tree_matrices(mechanism.triggers)
@@ -87,7 +91,13 @@ def offsets(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def walk(mechanism, paths, start, stop, state):
+def walk(
+    mechanism: Mechanism,
+    paths: Sequence[np.ndarray] | np.ndarray,
+    start: np.ndarray,
+    stop: np.ndarray,
+    state: np.ndarray,
+) -> list[np.ndarray]:
     """Continue row r from start[r] to stop[r] in one call; its draws are those of paths[r].
 
     Junk around the normals and the output shows a walk that reads or writes beside its rows."""
@@ -104,7 +114,7 @@ def walk(mechanism, paths, start, stop, state):
     return [out[a:b] for a, b in itertools.pairwise(out_offsets)]
 
 
-def whole_path(mechanism, z):
+def whole_path(mechanism: Mechanism, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     state = np.zeros((1, mechanism.state_size))
     ends = np.array([0]), np.array([mechanism.triggers])
     return walk(mechanism, [z], *ends, state)[0], state[0]
@@ -115,7 +125,7 @@ def all_draws(mechanism: Mechanism) -> int:
 
 
 @pytest.mark.parametrize("triggers", EVERY_T)
-def test_factorisation(make, triggers):
+def test_factorisation(make: Make, triggers: int) -> None:
     """B E is the prefix sum, s the longest column of E, b^2 the row lengths of B, xi is B z."""
     mechanism = make(triggers)
     decoder, encoder = matrices(mechanism)
@@ -131,7 +141,7 @@ def test_factorisation(make, triggers):
 
 
 @pytest.mark.parametrize("triggers", EVERY_T)
-def test_causal(make, triggers):
+def test_causal(make: Make, triggers: int) -> None:
     """The first i releases use exactly the draws that are counted for them, in order."""
     mechanism = make(triggers)
     decoder, encoder = matrices(mechanism)
@@ -146,7 +156,7 @@ def test_causal(make, triggers):
 
 
 @pytest.mark.parametrize("triggers", EVERY_T)
-def test_split_anywhere(make, triggers):
+def test_split_anywhere(make: Make, triggers: int) -> None:
     """A path that is stopped at any trigger and continued has the same bits, and the same state."""
     mechanism = make(triggers)
     z = np.random.default_rng(triggers).standard_normal(all_draws(mechanism))
@@ -163,7 +173,7 @@ def test_split_anywhere(make, triggers):
 
 @pytest.mark.parametrize("triggers", [1, 7, 8, 9, 100])
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 6, 7, 50])
-def test_rows_are_independent(make, triggers, rows):
+def test_rows_are_independent(make: Make, triggers: int, rows: int) -> None:
     """A row has the same bits alone and among any other rows, whatever their starts and lengths."""
     mechanism = make(triggers)
     rng = np.random.default_rng(rows)
@@ -179,7 +189,7 @@ def test_rows_are_independent(make, triggers, rows):
 
 
 @pytest.mark.parametrize("triggers", SOME_T)
-def test_tree_nodes(triggers):
+def test_tree_nodes(triggers: int) -> None:
     """Draws follow the nodes as they complete; their variance is Honaker's; no root is drawn."""
     tree = Tree(triggers)
     nodes = tree_nodes(triggers)
@@ -195,7 +205,7 @@ def test_tree_nodes(triggers):
 
 
 @pytest.mark.parametrize("triggers", [2, 3, 20, 130])
-def test_reference_is_the_square_root(triggers):
+def test_reference_is_the_square_root(triggers: int) -> None:
     """The reference's coefficients are those of A^(1/2)."""
     root = toeplitz.dense(toeplitz.coefficients(triggers))
     np.testing.assert_allclose(root @ root, np.tril(np.ones_like(root)), atol=1e-13)
@@ -204,7 +214,7 @@ def test_reference_is_the_square_root(triggers):
 
 
 @pytest.mark.parametrize("triggers", [*range(1, 21), 50, 100, 1000, 10000, 100000])
-def test_fit_is_near_optimal(triggers):
+def test_fit_is_near_optimal(triggers: int) -> None:
     """The deviation of the worst release at equal privacy is within 0.2 % of the reference's."""
     mechanism = cached_fit(triggers)
     error = mechanism.sensitivity * np.sqrt(mechanism.variance.max())
@@ -222,7 +232,14 @@ def test_fit_is_near_optimal(triggers):
         (10000, 7.05, 10.11, 3.83, 4.00, 4.00),
     ],
 )
-def test_documented_error(triggers, tree_mean, tree_max, best_mean, best_max, blt_max):
+def test_documented_error(
+    triggers: int,
+    tree_mean: float,
+    tree_max: float,
+    best_mean: float,
+    best_max: float,
+    blt_max: float,
+) -> None:
     """The standard deviations at sigma = s that the documentation states."""
     tree = Tree(triggers).sensitivity * np.sqrt(Tree(triggers).variance)
     best = toeplitz.sensitivity(triggers) * np.sqrt(toeplitz.variance(triggers))
@@ -234,14 +251,14 @@ def test_documented_error(triggers, tree_mean, tree_max, best_mean, best_max, bl
 
 
 @pytest.mark.parametrize("triggers", [3, 100])
-def test_fit_is_deterministic(triggers):
+def test_fit_is_deterministic(triggers: int) -> None:
     """Two fits in one process are the same digits."""
     assert fit_blt(triggers) == fit_blt(triggers)
 
 
-@pytest.mark.skipif(np.finfo(np.longdouble).eps > 2**-60, reason="no wider float here")
+@pytest.mark.skipif(bool(np.finfo(np.longdouble).eps > 2**-60), reason="no wider float here")
 @pytest.mark.parametrize("triggers", [10, 100, 1000, 10000])
-def test_blt_float_error(triggers):
+def test_blt_float_error(triggers: int) -> None:
     """A path is off by less than 2^-51 sqrt(T) b(i), against the recursion in wider floats."""
     mechanism = cached_fit(triggers)
     theta = np.array(mechanism.theta, dtype=np.longdouble)
@@ -260,7 +277,7 @@ def test_blt_float_error(triggers):
 
 
 @pytest.mark.parametrize("triggers", SOME_T)
-def test_parameters_round_trip(make, triggers):
+def test_parameters_round_trip(make: Make, triggers: int) -> None:
     """A mechanism is rebuilt from its stored parameters bit for bit."""
     mechanism = make(triggers)
     again = from_parameters(json.loads(json.dumps(mechanism.parameters())))
@@ -293,7 +310,7 @@ def test_parameters_round_trip(make, triggers):
         {"name": "blt", "triggers": 5000, "theta": [3.0], "decay": [0.5]},
     ],
 )
-def test_bad_parameters_are_refused(parameters):
+def test_bad_parameters_are_refused(parameters: dict[str, Any]) -> None:
     """Unknown mechanisms, parameters out of range and noise that blows up are no plan."""
     with pytest.raises(PlanError):
         from_parameters(parameters)
@@ -311,7 +328,9 @@ def test_bad_parameters_are_refused(parameters):
         (0, 1, 0, 1),
     ],
 )
-def test_misfits_are_refused(make, start, triggers_more, normals_more, columns_more):
+def test_misfits_are_refused(
+    make: Make, start: int, triggers_more: int, normals_more: int, columns_more: int
+) -> None:
     """A path past trigger T, or with other normals or states, is refused and nothing is written."""
     mechanism = make(100)
     lengths = np.array([2, triggers_more, 2])
@@ -326,7 +345,7 @@ def test_misfits_are_refused(make, start, triggers_more, normals_more, columns_m
     assert not out.any()
 
 
-def test_buffers_too_small_are_refused(make):
+def test_buffers_too_small_are_refused(make: Make) -> None:
     """Offsets that point outside their arrays are refused."""
     mechanism = make(100)
     row = np.array([0, 1])
@@ -338,7 +357,7 @@ def test_buffers_too_small_are_refused(make):
         mechanism.walk(np.ones(9), row, row, state, np.zeros(9), row)
 
 
-def test_variance_cannot_be_changed(make):
+def test_variance_cannot_be_changed(make: Make) -> None:
     """Mechanisms are shared, so their arrays are read-only."""
     with pytest.raises(ValueError, match="read-only"):
         make(5).variance[0] = 0.0

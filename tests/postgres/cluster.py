@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 
@@ -214,4 +214,4 @@ def bad_line(cluster: Cluster) -> Iterator[tuple[Line, str]]:
 
 def in_sql(dsn: str) -> str:
     """A dsn as a text of a script."""
-    return "'" + cast(str, dsn).replace("'", "''") + "'"
+    return "'" + dsn.replace("'", "''") + "'"

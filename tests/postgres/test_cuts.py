@@ -11,7 +11,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.sources import postgres as module
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.postgres import PostgresSource
-from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.query import OptionValue, SourceDef
 from postgres.cluster import Cluster, in_sql
 from support import slow_unit
 from support.pipelines import SECRET
@@ -72,7 +72,12 @@ def test_an_open_transaction_is_waited_for_half_the_time_that_is_left(
 ) -> None:
     """And for 3 seconds at most, so the next cut is not late for it."""
     Table(server, "e")
-    options = {"connector": "postgres", "dsn": server.dsn, "table": "e", "column": "id"}
+    options: dict[str, OptionValue] = {
+        "connector": "postgres",
+        "dsn": server.dsn,
+        "table": "e",
+        "column": "id",
+    }
     time = FakeTime()
     monkeypatch.setattr(module, "time", time)
     with (

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -221,7 +222,7 @@ def test_rows_equal_those_of_a_fed_pipeline(
         made(
             tmp_path,
             from_table(server, "e"),
-            clock=FakeClock(START, [(at, lambda p=p: fill(server, "e", p)) for at, p in parts]),
+            clock=FakeClock(START, [(at, partial(fill, server, "e", p)) for at, p in parts]),
         ),
         3,
     )

@@ -80,7 +80,7 @@ def test_rows_come_back_as_they_were_released(server: Cluster, sink: PostgresSin
     assert rows_of(server) == sorted(expected, key=repr)
 
 
-EVERY_TYPE = {
+EVERY_TYPE: dict[str, tuple[Any, str, list[Any]]] = {
     "BOOLEAN": (["true", "false"], "boolean", [True, False]),
     "TINYINT": (["-128", "127"], "smallint", [-128, 127]),
     "UTINYINT": (["255"], "smallint", [255]),
@@ -669,6 +669,7 @@ def test_a_signal_interrupts_waiting(server: Cluster) -> None:
             stderr=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         ) as child:
+            assert child.stdout is not None
             child.stdout.readline()
             with listening.accept()[0] as asked:
                 assert asked.recv(1)  # it has asked, and waits for the answer

@@ -20,7 +20,7 @@ from dpsqlp.sources import postgres as module
 from dpsqlp.sources.factory import make_source
 from dpsqlp.sources.postgres import PostgresSource
 from dpsqlp.sql import compile_script, connect
-from dpsqlp.sql.query import SourceDef
+from dpsqlp.sql.query import OptionValue, SourceDef
 from dpsqlp.state.storage import LocalStorage
 from postgres.cluster import Cluster
 from support.pipelines import at, replay, script
@@ -31,8 +31,9 @@ COLUMNS = (("u", "VARCHAR"), ("x", "INTEGER"))
 
 
 def made(server: Cluster, columns: Any = COLUMNS, dsn: str | None = None, **options: str) -> Any:
-    given = {"connector": "postgres", "dsn": dsn or server.dsn, "table": "e", "column": "id"}
-    return PostgresSource(SourceDef("s", tuple(columns), given | options))
+    given: dict[str, OptionValue] = {"connector": "postgres", "dsn": dsn or server.dsn}
+    given |= {"table": "e", "column": "id"} | options
+    return PostgresSource(SourceDef("s", tuple(columns), given))
 
 
 @pytest.fixture
@@ -469,7 +470,8 @@ def test_a_table_made_anew_after_a_range_was_taken_is_not_read(
 
 def test_the_offset_of_another_source_is_refused(server: Cluster, source: Any) -> None:
     """A column's values mean nothing for another column, nor do the names of files."""
-    for offset in ({"taken": []}, None, {**source.initial_offset(), "column": "x"}):
+    others: list[Any] = [{"taken": []}, None, {**source.initial_offset(), "column": "x"}]
+    for offset in others:
         with pytest.raises(SourceError, match="had, or begin"):
             source.cut(offset, at(1))
 

@@ -84,7 +84,7 @@ def plans(draw: st.DrawFn, kind: str | None = None, release: str | None = None) 
             quantum = draw(st.sampled_from([0.5, 2.0**-10]))
         else:
             column = draw(st.sampled_from([None, 0])) if what == "count" else None
-            process = Process(name, what, column)
+            process = Process(name, what, column)  # type: ignore[arg-type]
             if what == "distinct" and selection is not None and release == "every_trigger":
                 purpose, sigma = SELECTION, selection.sigma
         processes.append(CalibratedProcess(process, purpose, sigma, quantum))
@@ -94,7 +94,7 @@ def plans(draw: st.DrawFn, kind: str | None = None, release: str | None = None) 
         key_kinds=("text",),
         windows=WindowSchedule(triggers, stride),
         periods=periods,
-        release=release,
+        release=release,  # type: ignore[arg-type]
         caps=caps,
         mechanism=mechanism(kind or draw(st.sampled_from(["tree", "blt"])), triggers),
         calibration=Calibration(1.0, 0.1, 1.0, 1.0, 0.05, 0.05, selection, tuple(processes)),
@@ -115,7 +115,7 @@ def streams(draw: st.DrawFn, kind: str | None = None, release: str | None = None
     for trigger in range(first, first + length):
         opened = list(windows.open(trigger))
         near = [*opened, *opened, opened[0] - 1, opened[-1] + 1, None] if opened else [0]
-        unit_periods = [None]
+        unit_periods: list[int | None] = [None]
         if plan.periods is not None:
             open_periods = list(plan.periods.open(trigger))
             unit_periods = [*open_periods, *open_periods, -9, 99, None]

@@ -375,7 +375,7 @@ def uniform_draws(
         noise_key, xor(aes(noise_key, key_id), struct.pack("<qII", window, round_number, 0))
     )
     blocks = (aes(noise_key, xor(process, struct.pack("<QQ", n, 0))) for n in range(number))
-    return [struct.unpack("<qQ", block) for block in blocks]  # type: ignore[misc]
+    return [struct.unpack("<qQ", block) for block in blocks]
 
 
 def normal(w: int, v: int) -> float:

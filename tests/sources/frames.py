@@ -14,6 +14,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +103,13 @@ def arrow() -> Iterator[tuple[str, Callable[[], Any]]]:
     for unit in ("s", "ms", "us", "ns"):
         for zone in (None, "Asia/Kolkata"):
             kind = pa.timestamp(unit, zone)
-            yield str(kind), lambda kind=kind: pa.array(edges, pa.int64()).view(kind)
+            yield str(kind), partial(pa.array(edges, pa.int64()).view, kind)
         kind = pa.duration(unit)
-        yield str(kind), lambda kind=kind: pa.array(edges, pa.int64()).view(kind)
+        yield str(kind), partial(pa.array(edges, pa.int64()).view, kind)
     times = [0, None, 1, 2**31 - 1, -(2**31)]
     for kind in (pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")):
         whole = pa.int32() if kind.bit_width == 32 else pa.int64()
-        yield str(kind), lambda whole=whole, kind=kind: pa.array(times, whole).view(kind)
+        yield str(kind), partial(pa.array(times, whole).view, kind)
     days = [0, None, 1, 2**31 - 1, -(2**31)]
     yield "date32", lambda: pa.array(days, pa.int32()).view(pa.date32())
     yield "date64", lambda: pa.array([0, None, 86_400_000, 2**63 - 1]).view(pa.date64())
@@ -185,15 +186,15 @@ def pandas() -> Iterator[tuple[str, Callable[[], Any]]]:
         values = {"boolean": [True, None, False], "string": ["a", None, "7"]}.get(
             kind, [1, None, 7]
         )
-        yield kind, lambda values=values, kind=kind: pd.Series(values, dtype=kind)
+        yield kind, partial(pd.Series, values, dtype=kind)
     for kind in ("int8", "uint64", "float16", "float64", "bool", "complex128", "str"):
-        yield kind, lambda kind=kind: pd.Series([1, 0, 7]).astype(kind)
+        yield kind, partial(pd.Series([1, 0, 7]).astype, kind)
     for kind in ("string[pyarrow]", "int64[pyarrow]", "timestamp[ns][pyarrow]"):
-        yield kind, lambda kind=kind: pd.Series([None, None], dtype=kind)
+        yield kind, partial(pd.Series, [None, None], dtype=kind)
     days = ["2024-01-02", None, "2261-01-01"]
     for unit in ("s", "ms", "us", "ns"):
-        yield f"M8[{unit}]", lambda unit=unit: pd.Series(days).astype(f"M8[{unit}]")
-        yield f"m8[{unit}]", lambda unit=unit: pd.Series([1, None]).astype(f"m8[{unit}]")
+        yield f"M8[{unit}]", partial(pd.Series(days).astype, f"M8[{unit}]")
+        yield f"m8[{unit}]", partial(pd.Series([1, None]).astype, f"m8[{unit}]")
     yield "tz", lambda: pd.Series(pd.to_datetime(days)).dt.tz_localize("Europe/Berlin")
     yield "period", lambda: pd.Series(pd.period_range("2024", periods=2, freq="M"))
     yield "interval", lambda: pd.Series(pd.interval_range(0, 2))
@@ -201,7 +202,7 @@ def pandas() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "category of intervals", lambda: pd.Series(pd.cut([1, 2, 9], 2))
     yield "category of times", lambda: pd.Series(pd.to_datetime(days)).astype("category")
     for name, values in PYTHON.items():
-        yield f"object {name}", lambda values=values: pd.Series(values, dtype=object)
+        yield f"object {name}", partial(pd.Series, values, dtype=object)
 
 
 def polars() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -232,7 +233,7 @@ def polars() -> Iterator[tuple[str, Callable[[], Any]]]:
         "List of Categorical": ([["a", None]], pl.List(pl.Categorical)),
     }
     for name, (values, kind) in given.items():
-        yield name, lambda values=values, kind=kind: pl.Series(values, dtype=kind)
+        yield name, partial(pl.Series, values, dtype=kind)
 
 
 PYTHON: dict[str, list[Any]] = {
@@ -388,7 +389,7 @@ def main(group: str) -> None:
         "arrow": arrow,
         "pandas": pandas,
         "polars": polars,
-        "python": lambda: ((name, lambda v=values: v) for name, values in PYTHON.items()),
+        "python": lambda: ((name, partial(list, values)) for name, values in PYTHON.items()),
     }
     taken = refused = 0
     for name, make in groups[group]():

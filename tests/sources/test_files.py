@@ -113,7 +113,7 @@ def test_a_span_is_of_the_files_there_were(suffix: str, tmp_path: Path) -> None:
 def test_a_file_without_times_in_the_span_is_not_missed(unit: str, tmp_path: Path) -> None:
     """What a Parquet file says of its times leaves out files, never records."""
     midnight = 1704067200 * 10**6
-    hours = [[0, 3, None], [5, 1], [None, None], [2], [], [4, 4]]
+    hours: list[list[int | None]] = [[0, 3, None], [5, 1], [None, None], [2], [], [4, 4]]
     for number, file in enumerate(hours):
         times = [None if h is None else midnight + h * 3600 * 10**6 for h in file]
         ts = pa.array(times, pa.timestamp("us"))
@@ -212,7 +212,7 @@ def test_a_fixed_set_of_nothing_is_refused(span: tuple[int, int] | None, tmp_pat
     """A typing error in a path would else run to the end; a folder that grows may begin empty."""
     files = source(tmp_path, "evnts/*.csv")
     with pytest.raises(SourceError, match=r"No file matches .*evnts/\*\.csv"):
-        files.replay(files.initial_offset(), span)
+        files.replay(files.initial_offset(), span)  # type: ignore[arg-type]
     if span is None:
         growing = source(tmp_path, "evnts/*.csv", follow=True)
         assert planned(growing, growing.initial_offset(), 1) == {"files": [], "left_behind": []}

@@ -42,7 +42,7 @@ PAIRS = pa.map_(pa.string(), pa.int64())
 TEXTS = pa.array([b"a", b"\xff", b"b"], pa.binary())
 
 
-def read(source: PythonSource, records: Any) -> list[tuple[Any, ...]]:
+def read(source: PythonSource | StandardInput, records: Any) -> list[tuple[Any, ...]]:
     with connect() as database:
         source.read(json.loads(json.dumps(records)), database)
         quoted = NAME.replace('"', '""')
@@ -138,7 +138,7 @@ def test_the_offset_of_another_source_is_refused(tmp_path: Path) -> None:
     pushed = PythonSource(SOURCE, LocalStorage(tmp_path))
     for source in (pushed, standard_input(LocalStorage(tmp_path), b"")):
         with pytest.raises(SourceError, match="connector it had"):
-            source.cut({"taken": ["a"]}, at(1))
+            source.cut({"taken": ["a"]}, at(1))  # type: ignore[arg-type]
 
 
 class Endless(io.RawIOBase):
@@ -170,7 +170,7 @@ def test_a_line_without_end_takes_neither_time_nor_memory(tmp_path: Path) -> Non
     stream = Endless(1 << 30)
     tracemalloc.start()
     try:
-        source = StandardInput(SOURCE, LocalStorage(tmp_path), lambda: 0, stream)
+        source = StandardInput(SOURCE, LocalStorage(tmp_path), lambda: 0, stream)  # type: ignore[arg-type]
         assert source.ended.wait(WAIT_SECONDS)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
@@ -231,7 +231,7 @@ def test_a_full_disk_keeps_what_was_handed_over(kind: str) -> None:
     """Records that could not be spooled are the next attempt's."""
     disk = FakeDisk()
     storage = LocalStorage(Path("/state"), disk)
-    source: PythonSource
+    source: PythonSource | StandardInput
     if kind == "stdin":
         source = standard_input(storage, line("u", 1))
     else:

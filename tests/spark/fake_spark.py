@@ -43,7 +43,7 @@ class Executors:
         self, worker: dict[Any, Any], task: tasks.Task, shard: int, batches: Batches
     ) -> Batches:
         """A task, on this worker."""
-        tasks._WORKERS, tasks._partition = worker, lambda: shard  # type: ignore[assignment]
+        tasks._WORKERS, tasks._partition = worker, lambda: shard
         return list(task(iter(batches)))  # type: ignore[operator]
 
     def home(self, unit: int, shards: int) -> int:
@@ -63,7 +63,7 @@ class Executors:
     def cut(self, rows: pa.Table) -> Batches:
         """Rows in some batches."""
         size = self.dice.randint(1, 50) if self.dice else max(1, len(rows))
-        return rows.combine_chunks().to_batches(size)
+        return list(rows.combine_chunks().to_batches(size))
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,9 @@ class FramesEngine(SparkEngine):
     def _read(self, intent: Intent) -> Any:
         self.source.read(intent.offsets, self._reading)
         query = self.query.row_sql
-        if intent.offsets is not None and self.schedule.on_event_time:
-            low, high = intent.offsets["span"]
+        offsets: Any = intent.offsets
+        if offsets is not None and self.schedule.on_event_time:
+            low, high = offsets["span"]
             query = f"FROM ({query}) WHERE timestamp_us >= {low} AND timestamp_us < {high}"
         return Frame(self.executors, self._reading.sql(query).to_arrow_table(), self.shards)
 

@@ -25,7 +25,7 @@ def _runs(
         mark.touch(exist_ok=False)
     except FileExistsError:
         mark.with_suffix(".again").touch()
-        return stage.__call__(task, batches)
+        return iter(stage.__call__(task, batches))
     what = (task.trigger + shard + 3 * (stage is AdvanceTask)) % 9
     if what == 0:
         raise RuntimeError("It fails before it begins.")
@@ -34,7 +34,7 @@ def _runs(
         raise RuntimeError(f"It fails with {len(done)} payloads to hand on.")
     if what == 2 and slow:
         time.sleep(SLOW_SECONDS)
-    return stage.__call__(task, batches)
+    return iter(stage.__call__(task, batches))
 
 
 class FlakyBound(BoundTask):

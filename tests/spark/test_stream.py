@@ -8,6 +8,7 @@ import pickle
 import shutil
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.functions import lit, pandas_udf, udf
+from pyspark.sql.functions import lit, pandas_udf, udf  # type: ignore[attr-defined]
 
 import dpsqlp.spark
 from dpsqlp.engines.clock import SystemClock
@@ -86,6 +87,7 @@ class Streamed:
             self.local.step()
 
     def check(self) -> None:
+        assert isinstance(self.local.sink, Collected)
         found, expected = ([serialise(r) for r in s.releases] for s in (self.sink, self.local.sink))
         assert found == expected
         assert any(release.num_rows for release in self.sink.releases)
@@ -449,6 +451,9 @@ def test_a_real_stream_survives_its_driver(tmp_path: Path) -> None:
             found.append(rows[0]["n"] if rows else 0)
         return found
 
+    def more_than(seen: int) -> bool:
+        return len(counts()) > seen
+
     command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     for round_number in (1, 2):
@@ -458,6 +463,5 @@ def test_a_real_stream_survives_its_driver(tmp_path: Path) -> None:
             started(command, env=environment, stdout=log, stderr=log) as driver,
         ):
             until(lambda: counts() and abs(counts()[-1] - units) <= 100, driver)
-            seen = len(counts())
-            until(lambda seen=seen: len(counts()) > seen, driver)  # silence makes triggers too
+            until(partial(more_than, len(counts())), driver)  # silence makes triggers too
     assert abs(counts()[-1] - 2000) < 100

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import slow
 from pyspark import cloudpickle
 
 from dpsqlp.engines.clock import Clock
@@ -31,6 +30,7 @@ from spark.fake_spark import Batches, Executors, FramesEngine, frames_engine
 from spark.parity import ALL, begin, local_engine, published, run, step, tables
 from spark.queries import CASES, QUARTER, Case, records
 from state.sealed_storages import committed
+from support import slow_unit
 from support.fake_clock import START
 from support.pipelines import SECRET, Collected
 
@@ -328,12 +328,13 @@ def test_a_task_does_not_carry_the_secret(stage: type[tasks.Task], tmp_path: Pat
     assert len(ran) == 4
     for task, _, batches in ran:
         given = [batch.serialize().to_pybytes() for batch in batches]
-        for text in (pickle.dumps(task), cloudpickle.dumps(task), repr(task).encode(), *given):
+        shipped = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+        for text in (pickle.dumps(task), shipped, repr(task).encode(), *given):
             assert SECRET.key not in text
             assert SECRET.key.hex().encode() not in text.lower()
 
 
-class ParquetFiles(slow.Feed):
+class ParquetFiles(slow_unit.Feed):
     """Parquet files that appear in a folder, for the Spark engine without Spark."""
 
     clause = "connector = 'files', path = 'in/*.parquet', follow = true"
@@ -357,7 +358,7 @@ class ParquetFiles(slow.Feed):
         engine.executors = Executors()
         return engine
 
-    def deliver(self, rows: list[slow.Row]) -> None:
+    def deliver(self, rows: list[slow_unit.Row]) -> None:
         number = len(list(self._folder.iterdir()))
         path = self._folder / f".{number}"
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -369,10 +370,10 @@ def test_a_slow_unit_moves_nobody_on_spark(
     killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver cuts its source at grid times, whatever a trigger takes."""
-    made = slow.script
+    made = slow_unit.script
 
     def plain(*given: Any) -> str:
         return made(*given).replace("LEVENSHTEIN(x, REVERSE(x)) >= 0", "x IS NOT NULL")
 
-    monkeypatch.setattr(slow, "script", plain)
-    slow.check_virtual(tmp_path, ParquetFiles, killed=killed)
+    monkeypatch.setattr(slow_unit, "script", plain)
+    slow_unit.check_virtual(tmp_path, ParquetFiles, killed=killed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 
@@ -78,7 +80,7 @@ def test_a_result_of_limited_length_is_not(key: str) -> None:
     assert compiled(key).row_sql
 
 
-def rows_of(query: Query, **columns: list[object]) -> list[tuple[object, ...]]:
+def rows_of(query: Query, **columns: Sequence[object]) -> list[tuple[object, ...]]:
     """Unit and key of each row that records become."""
     types = {"k": pa.string(), "l": pa.list_(pa.string()), "m": pa.list_(pa.int64()),
              "b": pa.binary()}  # fmt: skip

@@ -60,7 +60,7 @@ AROUND = [
 
 def source() -> pa.Table:
     """Records as a binary file may have them."""
-    size = max(map(len, (MOMENTS, DAYS, TEXTS, FLOATS)))
+    size = max(len(MOMENTS), len(DAYS), len(TEXTS), len(FLOATS))
     moments = pa.array(MOMENTS, pa.int64())
     stored = {
         "x": moments.cast(pa.timestamp("us")),

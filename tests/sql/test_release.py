@@ -55,7 +55,7 @@ def test_moments_and_their_deviation(aggregate: str, formula: Any) -> None:
     deviations = {"sum": 3.0, "count": 0.5, "squares": 20.0}
     kinds = ["sum", "count", "squares"][: len(compiled.processes)]
     assert [p.name for p in compiled.processes] == [f"m_{kind}" for kind in kinds]
-    row = {"key_0": "k"}
+    row: dict[str, Any] = {"key_0": "k"}
     row |= {f"p{n}": values[kind] for n, kind in enumerate(kinds)}
     row |= {f"p{n}_sd": deviations[kind] for n, kind in enumerate(kinds)}
     (got,) = released(compiled, [row])

@@ -143,7 +143,7 @@ def exact(column: pa.ChunkedArray) -> list[Any]:
             for v in column.to_pylist()
         ]
     array = column.combine_chunks()
-    return encode([array], len(array)).to_arrow().to_pylist()
+    return list(encode([array], len(array)).to_arrow().to_pylist())
 
 
 def compare(local: pa.Table, remote: pa.Table, names: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpsqlp.core import Core
-from dpsqlp.stages.batch import Records, admit
+from dpsqlp.stages.batch import MicroBatch, Records, admit
 from dpsqlp.stages.bound import bound
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.tables.units import UnitTable
@@ -38,7 +38,7 @@ def test_units_with_many_pairs_equal_the_twin(release: str, caps: tuple[int, int
     )
     stream = Stream(plan, 1, batches)
 
-    def integers(rows: tuple[Row, ...]) -> object:
+    def integers(rows: tuple[Row, ...]) -> MicroBatch:
         return make_batch([(row.unit[0], row.key[0], 0, row.timestamp) for row in rows])
 
     core = run_core(stream, 1, integers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -15,8 +17,9 @@ SPARK = {
 }
 
 
-def homes(*columns: list[object]) -> list[int]:
-    return unit_shard_hashes([pa.array(column) for column in columns], len(columns[0])).tolist()
+def homes(*columns: Sequence[object]) -> list[int]:
+    arrays = [pa.array(column) for column in columns]
+    return [int(home) for home in unit_shard_hashes(arrays, len(columns[0]))]
 
 
 def test_it_is_sparks_xxhash64() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -36,7 +36,7 @@ class FakeDisk:
         self.synced = set(self.contents)
         self.crash_at = None
 
-    def write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
         self._step()
         data = b"".join(bytes(part) for part in parts)
         if self.room is not None and len(data) > self.room:

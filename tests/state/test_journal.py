@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpsqlp.accounting.model import ReleasePolicy
 from dpsqlp.core import Core
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
@@ -92,7 +93,7 @@ def test_a_restart_knows_what_was_selected() -> None:
     assert released == [1, 1, 2]
 
 
-def example(release: str) -> tuple[Plan, list[Any]]:
+def example(release: ReleasePolicy) -> tuple[Plan, list[Any]]:
     plan = make_plan(
         4,
         release=release,
@@ -100,7 +101,7 @@ def example(release: str) -> tuple[Plan, list[Any]]:
         caps=(14, 2, 9),
         threshold=2,
         sigma=0.8,
-        processes=[COUNT],  # type: ignore[arg-type]
+        processes=[COUNT],
     )
     batches = [
         make_batch([(unit, key, trigger // 2, unit) for unit in range(6) for key in range(3)])
@@ -111,7 +112,7 @@ def example(release: str) -> tuple[Plan, list[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("release", ["every_trigger", "threshold"])
-def test_a_crash_between_any_two_steps_changes_nothing(release: str) -> None:
+def test_a_crash_between_any_two_steps_changes_nothing(release: ReleasePolicy) -> None:
     """Crash at every write, sync, rename and delete; restart; the sinks got the same bytes."""
     plan, batches = example(release)
     expected: dict[int, bytes] = {}
@@ -120,7 +121,7 @@ def test_a_crash_between_any_two_steps_changes_nothing(release: str) -> None:
     assert any(value != b"[]" for value in expected.values())
     assert whole.steps > 100
     for crash_at in range(1, whole.steps + 1):
-        disk, published = FakeDisk(), {}
+        disk, published = FakeDisk(), dict[int, bytes]()
 
         def emit(trigger: int, data: bytes, published: dict[int, bytes] = published) -> None:
             assert published.setdefault(trigger, data) == data
@@ -142,7 +143,7 @@ def test_a_full_disk_loses_nothing() -> None:
     whole = FakeDisk()
     run_to_end(plan, batches, 1, LocalStorage(ROOT, whole), expected.__setitem__)
     for room in range(0, whole.written, 397):
-        disk, published = FakeDisk(), {}
+        disk, published = FakeDisk(), dict[int, bytes]()
         disk.room = room
         storage = LocalStorage(ROOT, disk)
         with pytest.raises(StateError, match="No space left"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from support.processes import until
 Make = Callable[[], ObjectStorage]
 
 
-class Bucket(fs.FileSystemHandler):
+class Bucket(fs.FileSystemHandler):  # type: ignore[misc]
     """Objects by name, which appear when their stream is closed. No folders."""
 
     def __init__(self) -> None:
@@ -153,11 +154,13 @@ def test_a_lease_that_ran_out_can_be_taken(
 
 
 def test_a_lease_is_renewed(bucket: Bucket, storage: Make, clock: FakeLeaseClock) -> None:
+    def renewed(until: str) -> bool:
+        return until in bucket.objects["b/state/lease.json"].decode()
+
     with storage().lock():
         for _ in range(2):
             clock.now += 0.7 * remote._LEASE_SECONDS
-            lease = f"{clock.now + remote._LEASE_SECONDS}"
-            until(lambda lease=lease: lease in bucket.objects["b/state/lease.json"].decode())
+            until(partial(renewed, f"{clock.now + remote._LEASE_SECONDS}"))
         with pytest.raises(StateError, match="Another process"), storage().lock():
             pass
 

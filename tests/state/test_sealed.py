@@ -148,7 +148,7 @@ def test_a_thief_finds_no_string_after_a_crash(
 
 def test_a_thief_of_the_folder_finds_no_string(tmp_path: Path) -> None:
     """On the real disk, whatever else may write there: before, between and after triggers."""
-    searched = set()
+    searched = set[str]()
 
     def search() -> None:
         files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
@@ -168,7 +168,7 @@ def test_a_thief_of_the_folder_finds_no_string(tmp_path: Path) -> None:
         search()
         read(records, database)
 
-    engine.source.read = reading  # type: ignore[method-assign]
+    engine.source.read = reading  # type: ignore[method-assign, assignment]
     for trigger in range(1, 4):
         engine.source.push(table(arrivals()))
         engine.clock.time = START + trigger * 15 * MINUTE  # type: ignore[attr-defined]
@@ -202,7 +202,7 @@ def test_a_retry_writes_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     first = FakeDisk()
     engine_on(first)[0].close()
     first.crash()
-    disks = []
+    disks = list[FakeDisk]()
     for crash in (False, True):
         disk = FakeDisk()
         disk.contents, disk.durable = dict(first.contents), dict(first.durable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,7 @@ def twin_rows(query: Query, records: Sequence[Record]) -> list[Row]:
 
 
 def twin_run(
-    engine: LocalEngine, batches: dict[int, Sequence[Record]], secret: Secret = SECRET
+    engine: LocalEngine, batches: Mapping[int, Sequence[Record]], secret: Secret = SECRET
 ) -> dict[int, list[dict[str, Any]]]:
     """The rows that the twin releases for records given by trigger, as the sink shows them."""
     query, plan = engine.query, engine.plan
@@ -212,7 +212,7 @@ def as_twin(query: Query, rows: dict[int, list[dict[str, Any]]]) -> dict[int, li
         if hop is None:
             assert row["window_start"] is None
             return 0
-        return (row["window_start"] - epoch) // timedelta(microseconds=hop)
+        return int((row["window_start"] - epoch) // timedelta(microseconds=hop))
 
     return {
         trigger: [

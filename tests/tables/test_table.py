@@ -17,10 +17,10 @@ WORDS = st.sampled_from([0, 1, 2, 3, 2**32, 2**32 + 1, 2**63, 2**64 - 1])
 @given(batches=st.lists(st.lists(st.tuples(WORDS, WORDS), max_size=30), max_size=5))
 def test_a_table_is_a_dictionary(batches: list[list[tuple[int, int]]]) -> None:
     """Ids that share slots, tags or both halves are told apart; id 0 is an id."""
-    table, naive = Table(np.dtype(ID_FIELDS)), {}
+    table, naive = Table(np.dtype(ID_FIELDS)), dict[tuple[int, int], int]()
     for batch in batches:
         ids = np.array(batch, np.uint64).reshape(-1, 2)
-        known = [naive.get(tuple(key), -1) for key in batch]
+        known = [naive.get(key, -1) for key in batch]
         assert table.find(ids).tolist() == known
         rows, first_seen = table.insert(ids)
         for key in batch:
