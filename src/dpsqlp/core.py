@@ -210,7 +210,7 @@ def _check_turn(plan: Plan, state: State, trigger: int) -> None:
     if plan.windows.stride is None and not 1 <= trigger <= plan.triggers:
         raise TriggerError(
             f"The plan pays for triggers 1 to {plan.triggers}; got {trigger}."
-            " Going on needs a new pipeline, which spends again."
+            " Going on needs a new pipeline, which spends its own budget."
         )
 
 

@@ -400,7 +400,7 @@ def test_a_stop_ends_after_the_trigger(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    """Else nobody knows which to bring back as it was."""
+    """Else nobody knows which to restore as it was."""
     path = tmp_path / "in" / "a.parquet"
     write(path, records(2, START, START + HOUR))
     data = bytearray(path.read_bytes())

@@ -95,7 +95,7 @@ class LocalEngine(Engine):
             raise SourceError(
                 f"The records{inputs and f' of {inputs}'} cannot be read ({type(error).__name__})."
                 " Check that the source declares the columns and types of the data, and that no"
-                " file is damaged: bring back a damaged file as it was, or leave it behind with"
+                " file is damaged: restore a damaged file as it was, or leave it behind with"
                 " --leave-behind-unprotected. The trigger has not run."
             ) from None
 

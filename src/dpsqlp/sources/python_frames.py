@@ -60,7 +60,7 @@ def arrow_table(frame: Any) -> pa.Table:
             f"Records come as Arrow, pandas or Polars tables or as a dictionary of columns; got"
             f" {type(frame).__name__}."
         )
-    with _redacted("The records are no table: its columns have one length, and each has one type."):
+    with _redacted("The columns of a table have the same length, and each column has one type."):
         return pa.table(frame)
 
 

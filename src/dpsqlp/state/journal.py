@@ -128,7 +128,7 @@ class Journal:
         if self.manifest.fingerprint != core.plan.fingerprint.hex():
             raise StateError(
                 "manifest.json and pipeline.json are of two pipelines. Restore the whole folder"
-                " from one copy, or begin a new pipeline, which spends again."
+                " from one copy, or begin a new pipeline, which spends its own budget."
             )
 
     def load(self, each: Each = map) -> State:
@@ -256,7 +256,7 @@ class Journal:
             raise StateError(
                 f"Trigger {changes.trigger} has run before, and its records have changed since."
                 " Nothing was released: the same noise on other records would show the difference."
-                " Bring back the records, or the state with its manifest.json, as they were."
+                " Restore the records, or the state with its manifest.json, as they were."
             )
         file = self._shards.write(name, [release])  # beside threads
         self.manifest = replace(
