@@ -17,7 +17,7 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import AnySource
 from dpsqlp.sql.query import Query
-from dpsqlp.stages.batch import Records
+from dpsqlp.stages.admit import Records
 from dpsqlp.state.journal import Changes, Intent
 from dpsqlp.state.sealed import SealedStorage
 

@@ -367,7 +367,7 @@ def _checked(offset: FileOffset) -> FileOffset:
     """The offset, refused if it is another connector's."""
     if not isinstance(offset, dict) or not offset.keys() & {"files", "taken"}:
         raise SourceError(
-            "The state holds an offset of a connector other than files. Give the source the connector"
+            "The state holds an offset of another connector. Give the source the connector"
             " it had, or begin a new pipeline, which spends its own budget."
         )
     return offset

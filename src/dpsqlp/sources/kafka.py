@@ -29,7 +29,7 @@ from dpsqlp.clients.kafka import Kafka, Producer, Reader, Topic
 from dpsqlp.errors import PlanError, SourceError, UnavailableError
 from dpsqlp.sources.base import GridTime, Source
 from dpsqlp.sources.columns import declared_schema, json_columns, show
-from dpsqlp.sources.size import check_size
+from dpsqlp.sources.memory_limit import check_size
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import OptionValue, SourceDef
 from dpsqlp.state.storage import LocalStorage

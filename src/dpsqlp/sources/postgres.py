@@ -34,7 +34,7 @@ import pyarrow.csv as pc
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SourceError, UnavailableError
 from dpsqlp.sources.base import GridTime, Source
-from dpsqlp.sources.size import check_size
+from dpsqlp.sources.memory_limit import check_size
 from dpsqlp.sql.query import SourceDef
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.columns import try_one
-from dpsqlp.sources.fit import fitted, is_missing, known
+from dpsqlp.sources.convert import fitted, is_missing, known
 from dpsqlp.sources.spool import SpooledSource, SpoolRange, check_no_offset
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.quoting import quote_identifier
