@@ -350,8 +350,8 @@ def secret_check(secret: Secret) -> str:
 def input_digest(groups: Groups) -> str:
     """128 bits of the bounded input, whatever order it came in: a sum over its groups.
 
-    A record of what the trigger counted, durable before its release. Identifiers are keyed, so nobody
-    without the secret can aim for a collision.
+    A record of what the trigger counted, durable before its release. Identifiers are keyed, so
+    nobody without the secret can aim for a collision.
     """
     columns: list[NDArray[Any]] = [groups.key[:, 0], groups.key[:, 1]]
     columns += [groups.window, groups.last_vote_step, groups.votes, *groups.values.T]
