@@ -242,25 +242,66 @@ def test_what_fails_late_says_nothing_about_a_record(tmp_path: Path) -> None:
     assert "secret" not in said
 
 
-class Unread(Given):
-    """A source with a column that cannot be read, and a row that fails."""
+class Wide(Given):
+    """2.4 GB in a column, and a row that fails."""
 
     def read(self, records: Any, database: duckdb.DuckDBPyConnection) -> None:
         database.execute(
-            "CREATE OR REPLACE TEMP VIEW s AS SELECT i AS unit, i AS x, repeat('a', 4000) AS t,"
-            " CASE WHEN i >= 0 THEN error('read') END AS note FROM range(600000) AS r(i)"
+            "CREATE OR REPLACE TEMP VIEW s AS SELECT i AS unit, i AS x, repeat('a', 4000) AS t"
+            " FROM range(600000) AS r(i)"
         )
 
 
 @pytest.mark.parametrize("key", ["1", "LENGTH(t)"])
 def test_a_failing_row_needs_no_memory_for_all_rows(key: str) -> None:
-    """Unused columns are not read, and 2.4 GB of the others are read in pieces."""
+    """They are read in pieces, columns that the query does not use as well."""
     fails = "TIME_BUCKET(TO_MINUTES(x), TIMESTAMP '2020-01-01') IS NULL"
-    query = compiled("x BIGINT, t TEXT, note TEXT", f"CASE WHEN {fails} THEN 0 ELSE {key} END")
+    query = compiled("x BIGINT, t TEXT", f"CASE WHEN {fails} THEN 0 ELSE {key} END")
     found = 0
-    with RowQuery(query, Unread(query, NUMBERS), 1) as rows, suppress(duckdb.Error):  # type: ignore[arg-type]
+    with RowQuery(query, Wide(query, NUMBERS), 1) as rows, suppress(duckdb.Error):  # type: ignore[arg-type]
         found = rows.run(None, None, lambda batches: sum(batch.num_rows for batch in batches))
     assert (found, rows.dropped) == (599_999, 1)
+
+
+@pytest.mark.parametrize(
+    ("unit", "key", "rows"),
+    [
+        ("unit", "k", "s"),
+        ("someone", "k", "s AS t(someone)"),
+        ("p", "q", "s AS t(p, q, x, ts)"),
+        ("unit", "json_extract_string(to_json(s), 'k')", "s"),
+        ("unit", "CAST(s AS TEXT)", "s"),
+    ],
+)
+def test_columns_without_a_name_are_evaluated_beside_a_failing_row(
+    unit: str, key: str, rows: str
+) -> None:
+    """A column may be used under another name, or as a part of the whole row."""
+    select = f"{key} || CAST(TIME_BUCKET(TO_MINUTES(x), ts) AS TEXT) AS key, COUNT(*) AS n"
+    (sink,) = compile_script(
+        "CREATE SOURCE s (unit TEXT, k TEXT, x BIGINT, ts TIMESTAMP); CREATE SINK o AS SELECT WITH"
+        f" DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = {unit},"
+        f" max_rows_contributed = 1) {select} FROM {rows} GROUP BY key {EVERY};"
+    ).sinks
+    found = []
+    for widths in ([5, 5], [5, 5, 0]):
+        given = pa.table(
+            {
+                "unit": [f"u{number}" for number in range(len(widths))],
+                "k": ["a"] * len(widths),
+                "x": pa.array(widths, pa.int64()),
+                "ts": pa.array([0] * len(widths), pa.timestamp("us")),
+            }
+        )
+        with RowQuery(sink.query, Given(sink.query, given), 1) as evaluating:  # type: ignore[arg-type]
+            found.append(evaluating.run(None, None, lambda batches: list(batches)))
+            assert evaluating.dropped == widths.count(0)
+    alone, beside = (
+        sorted(row["unit_0"] + row["key_0"] for batch in batches for row in batch.to_pylist())
+        for batches in found
+    )
+    assert alone == beside
+    assert len(alone) == 2
 
 
 def test_a_row_with_a_large_result_is_evaluated_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,8 @@ def _bounded(plan: Plan, records: Records) -> Records:
         already_selected = np.zeros(len(members), np.bool_)
         kept.append(bound(plan, UnitTable(), records, members, already_selected).kept)
     part = records.subset(np.sort(np.concatenate(kept)))
-    return replace(part, key_text=part.key_text.take(part.text), text=np.arange(len(part)))
+    used, text = np.unique(part.text, return_inverse=True)
+    return replace(part, key_text=part.key_text.take(used), text=text)
 
 
 def _concatenated(parts: list[Records]) -> Records:

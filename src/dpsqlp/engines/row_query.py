@@ -10,8 +10,7 @@ That is a function of the row, the query and the public tables. So a retry drops
 no row decides what happens to another:
 
 * Where the query succeeds on many rows it succeeds on each: an expression is evaluated on the rows
-  of a vector one by one, joins keep the stream out of their hash tables, and the memory limit is
-  not smaller for one row than for many.
+  of a vector one by one, under a memory limit that is not smaller for one row than for many.
 * Where the query fails on many rows, none of them is dropped for it. They are run again in smaller
   pieces, so the memory that many rows take together is no reason to drop one.
 * An unreadable input is no row's fault. The source's columns are read by themselves, without the
@@ -35,7 +34,7 @@ import pyarrow as pa
 
 from dpsqlp.engines.micro_batch import PIECE_ROWS, in_pieces
 from dpsqlp.sources.base import AnySource
-from dpsqlp.sql import connect, mentioned_names
+from dpsqlp.sql import connect
 from dpsqlp.sql.query import Query
 from dpsqlp.sql.quoting import quote_identifier as quoted
 
@@ -54,9 +53,6 @@ class RowQuery:
         """Open the database."""
         self.dropped: int = 0  # rows so far: for the operator alone, never published
         self._query, self._source, self._threads = query, source, threads
-        names = mentioned_names(query.row_sql)
-        columns = query.source.columns
-        self._used = {name for name, _ in columns if names is None or name.lower() in names}
         self._database = self._connect(threads)
 
     def __enter__(self) -> RowQuery:
@@ -96,13 +92,15 @@ class RowQuery:
         return connect(tables, config, self._source.folders())
 
     def _input(self, offsets: Any) -> Iterator[pa.Table]:
-        """The columns of a range that the query uses, every value unchanged, in pieces."""
+        """The rows of a range with all columns of the source, every value unchanged, in pieces.
+
+        A query may use a column without naming it: AS t(a, b), to_json(s).
+        """
         columns = [
             f"CAST({quoted(name)} AS VARCHAR) AS {quoted(name)}"  # Arrow's have a smaller range
             if kind.upper() == "INTERVAL"
             else quoted(name)
             for name, kind in self._query.source.columns
-            if name in self._used
         ]
         lossless = {"arrow_lossless_conversion": True, "arrow_large_buffer_size": True}
         with self._connect(self._threads, **lossless) as database:
@@ -114,14 +112,14 @@ class RowQuery:
     def _evaluating(self, piece: pa.Table | None) -> duckdb.DuckDBPyConnection:
         """A database without history, in which the source has the rows of a piece, or none."""
         database = self._connect(1)
-        if piece is not None:
-            database.register(_PIECE, piece)
-        known = () if piece is None else piece.column_names
         columns = [
-            f"CAST({quoted(name) if name in known else 'NULL'} AS {kind}) AS {quoted(name)}"
+            f"CAST({'NULL' if piece is None else quoted(name)} AS {kind}) AS {quoted(name)}"
             for name, kind in self._query.source.columns
         ]
-        rows = "WHERE false" if piece is None else f"FROM {quoted(_PIECE)}"
+        rows = "WHERE false"
+        if piece is not None:
+            database.register(_PIECE, piece)
+            rows = f"FROM {quoted(_PIECE)}"
         database.execute(
             f"CREATE TEMP VIEW {quoted(self._query.source.name)} AS"
             f" SELECT {', '.join(columns)} {rows}"

@@ -12,7 +12,6 @@ from dpsqlp.sql.query import (
     SinkDef,
     Tumble,
 )
-from dpsqlp.sql.syntax import mentioned_names
 from dpsqlp.sql.warnings import find_warnings
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "explain_total",
     "find_warnings",
     "make_plan",
-    "mentioned_names",
     "read_file",
     "standard_deviations",
     "unit_text",

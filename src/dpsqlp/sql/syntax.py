@@ -46,23 +46,6 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
             yield from nodes_of(value)
 
 
-def mentioned_names(query: str) -> set[str] | None:
-    """Every name in a query, in lower case, of columns and other things; None if it has a *."""
-    nodes = list(nodes_of(syntax_tree(query)))
-    if any(node.get("class") == "STAR" for node in nodes):
-        return None
-    texts = (v for node in nodes for value in node.values() for v in _flat(value))
-    return {text.lower() for text in texts if isinstance(text, str)}
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _flat(item)
-    else:
-        yield value
-
-
 def arguments_of(node: dict[str, Any]) -> list[Any]:
     """The arguments of a function."""
     return list(node.get("arguments") or node.get("children") or [])

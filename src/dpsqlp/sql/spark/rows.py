@@ -229,11 +229,6 @@ class _Rows:
         item = self._item(node.this, relations, scope, expression, lateral and side == "LEFT")
         right = scope.items[-1]
         conditions = [] if on is None else [expression.cell(on).sql]
-        if lateral:  # as another join, Spark would copy the whole list into each of its rows
-            if kind in ("SEMI", "ANTI") or (side == "LEFT" and conditions != ["TRUE"]):
-                raise different(node, "Write LEFT JOIN UNNEST(x) AS t(y) ON TRUE, and a WHERE.")
-            scope.conditions += [condition for condition in conditions if condition != "TRUE"]
-            return f"CROSS JOIN {item}"
         for name in using:
             cells = (
                 _From(None, left, scope.hidden).find(exp.column(name.copy())),
@@ -242,6 +237,11 @@ class _Rows:
             assert cells[1] is not None
             conditions.append(f"({cells[0].sql} = {cells[1].sql})")
             scope.hidden.add((right.alias, name.name.lower()))
+        if lateral:  # as another join, Spark would copy the whole list into each of its rows
+            if kind in ("SEMI", "ANTI") or (side == "LEFT" and conditions != ["TRUE"]):
+                raise different(node, "Write LEFT JOIN UNNEST(x) AS t(y) ON TRUE, and a WHERE.")
+            scope.conditions += [condition for condition in conditions if condition != "TRUE"]
+            return f"CROSS JOIN {item}"
         if words in ("LEFT SEMI JOIN", "LEFT ANTI JOIN"):
             scope.items.pop()
         return f"{words} {item}" + (f" ON {' AND '.join(conditions)}" if conditions else "")
