@@ -280,7 +280,7 @@ def test_a_release_that_is_refused_is_kept(
     clock = FakeClock(START + QUARTER)
     engine = made(tmp_path, sql, clock=FakeClock(START))
     engine.clock = clock
-    with pytest.raises(SinkError, match="no table of this sink's columns"):
+    with pytest.raises(SinkError, match="not a table with this sink's columns"):
         step(engine)
     manifest = (tmp_path / "state/t/manifest.json").read_bytes()
     engine.close()

@@ -161,6 +161,9 @@ def literal(value: pa.Scalar, kind: str) -> Cell:
         return Cell(f"date_from_unix_date({value.cast(pa.int32()).as_py()})", kind)
     if kind == "TIMESTAMP":
         return Cell(timestamp_sql(f"{value.cast(pa.int64()).as_py()}L"), kind)
+    if kind.endswith("[]"):
+        items = ", ".join(literal(item, kind[:-2]).sql for item in value)
+        return Cell(f"CAST(array({items}) AS {spark_type(kind)})", kind)
     if kind in _SUFFIXES and value.as_py() >= 0:
         return Cell(f"{value.as_py()}{_SUFFIXES[kind]}", kind)
     return Cell(f"CAST('{value.as_py()}' AS {spark_type(kind)})", kind)
