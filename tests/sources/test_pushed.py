@@ -31,6 +31,7 @@ from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
 from state.disks import FakeDisk
+from support.databases import shared_database
 from support.pipelines import at
 from support.processes import WAIT_SECONDS, until
 
@@ -350,9 +351,10 @@ def test_a_cast_depends_on_its_value_alone(kind: str, other: Any) -> None:
         ].to_pylist()
         return column
 
-    alone = read_as([other])
-    for one in ones:
-        assert read_as([one, other]) == read_as([one]) + alone
+    with shared_database():
+        alone = read_as([other])
+        for one in ones:
+            assert read_as([one, other]) == read_as([one]) + alone
 
 
 def test_decimals_keep_their_own_digits(tmp_path: Path) -> None:
