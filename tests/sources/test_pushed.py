@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -41,6 +42,12 @@ NAME = COLUMNS[1][0]
 
 PAIRS = pa.map_(pa.string(), pa.int64())
 TEXTS = pa.array([b"a", b"\xff", b"b"], pa.binary())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_database() -> Iterator[None]:
+    with shared_database():
+        yield
 
 
 def read(source: PythonSource | StandardInput, records: Any) -> list[tuple[Any, ...]]:
@@ -351,10 +358,9 @@ def test_a_cast_depends_on_its_value_alone(kind: str, other: Any) -> None:
         ].to_pylist()
         return column
 
-    with shared_database():
-        alone = read_as([other])
-        for one in ones:
-            assert read_as([one, other]) == read_as([one]) + alone
+    alone = read_as([other])
+    for one in ones:
+        assert read_as([one, other]) == read_as([one]) + alone
 
 
 def test_decimals_keep_their_own_digits(tmp_path: Path) -> None:
