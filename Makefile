@@ -86,7 +86,7 @@ parity: services $(STAMP) ## Spark against the local engine: every query, shards
 demo: $(STAMP) ## A day of page views as a live private table, beside the truth
 	$(BIN)/dpsqlp demo
 
-screenshots: $(STAMP) services ## The pictures of the page in docs/images
+screenshots: $(STAMP) services ## The pictures of the dashboard in docs/images
 	$(BIN)/python tests/dashboard/screenshots.py
 
 mutants: services $(STAMP) ## Break the privacy on purpose in every listed way; each break must be caught
@@ -101,7 +101,7 @@ bench: $(STAMP) services ## Speed of the core, the whole pipeline and the connec
 bench-spark: $(STAMP) services ## The Spark engine beside Spark's own non-private streaming count
 	$(BIN)/python benchmarks/spark.py
 
-bench-dashboard: $(STAMP) services ## The page with 100,000 keys and 100 triggers, and what it costs a pipeline
+bench-dashboard: $(STAMP) services ## The dashboard with 100,000 keys and 100 triggers, and what it costs a pipeline
 	$(BIN)/python benchmarks/dashboard.py
 
 peers: $(PEERS_STAMP) ## dpsqlp beside PipelineDP and OpenDP; PEERS='--save' keeps the results

@@ -22,8 +22,8 @@ from dpsqlp.entropy.noise import Noise
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import fit_blt
 from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.stages.admit import MicroBatch
 from dpsqlp.stages.advance import advance
-from dpsqlp.stages.batch import MicroBatch
 from dpsqlp.stages.bound import bound
 from dpsqlp.stages.combine import Groups
 from dpsqlp.tables.keys import KeyTable

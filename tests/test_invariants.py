@@ -19,7 +19,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, TriggerError
 from dpsqlp.mechanisms import Blt
 from dpsqlp.plan import Plan, WindowSchedule
-from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.stages.admit import MicroBatch
 from reference.streams import Stream, run_core, run_twin
 from reference.twin import Row
 from support.plans import COUNT, SECRET, SILENT, make_batch, make_plan, readable, run, total

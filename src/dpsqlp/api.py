@@ -132,7 +132,7 @@ class Stream:
             raise
 
     def feed(self, frame: Any) -> None:
-        """Hand over records for the next trigger. Until it has run they are yours to keep."""
+        """Hand over records for the next trigger. Keep your copy until it has run."""
         source = self._check_open().source
         if not isinstance(source, PythonSource):
             raise SourceError(
@@ -151,8 +151,8 @@ class Stream:
         engine = self._check_open()
         if self.finished:
             raise TriggerError(
-                f"The last of the {engine.plan.triggers} triggers that were paid for has run. Begin"
-                " a new pipeline with a state of its own, which spends again."
+                f"The last of the {engine.plan.triggers} triggers in the budget has run. Begin"
+                " a new pipeline with a state of its own, which spends its own budget."
             )
         schedule = engine.schedule
         if schedule.on_event_time or engine.query.window is None:
@@ -174,7 +174,7 @@ class Stream:
             return releases
         if not self._check_open().schedule.on_event_time:
             raise TriggerError(
-                f"{self.name} runs by the clock, so it has no end to run to. Call trigger(), or"
+                f"{self.name} runs by the clock, so run() would never end. Call trigger(), or"
                 " replay files: EMIT ... ON EVENT TIME."
             )
         releases = []
@@ -202,7 +202,7 @@ class Stream:
 
     def close(self) -> None:
         """Close the stream. Records fed since the last trigger are not kept."""
-        self._close("The stream is closed. Open it again: it continues where it was.")
+        self._close("The stream is closed. Open it again: it resumes where it stopped.")
 
     def __enter__(self) -> Stream:
         return self

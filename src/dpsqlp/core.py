@@ -23,8 +23,8 @@ from dpsqlp.entropy.prf import Array128
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
-from dpsqlp.stages.advance import ShardRelease, advance, publish
-from dpsqlp.stages.batch import MicroBatch, Records, admit
+from dpsqlp.stages.admit import MicroBatch, Records, admit
+from dpsqlp.stages.advance import ShardRelease, add_public_keys, advance
 from dpsqlp.stages.bound import Bounded, bound, find_already_selected
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.stages.route import key_shards, route
@@ -196,7 +196,7 @@ class Core:
         table = self.empty_key_table()
         if self.public is not None:
             members = np.flatnonzero(key_shards(self.public_ids, shards) == shard)
-            publish(table, self.public_ids[members], self.public_texts.take(members))
+            add_public_keys(table, self.public_ids[members], self.public_texts.take(members))
         return table
 
 
@@ -210,7 +210,7 @@ def _check_turn(plan: Plan, state: State, trigger: int) -> None:
     if plan.windows.stride is None and not 1 <= trigger <= plan.triggers:
         raise TriggerError(
             f"The plan pays for triggers 1 to {plan.triggers}; got {trigger}."
-            " Going on needs a new pipeline, which spends again."
+            " Going on needs a new pipeline, which spends its own budget."
         )
 
 

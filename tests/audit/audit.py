@@ -37,7 +37,7 @@ from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 from dpsqlp.plan import Plan, WindowSchedule
-from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.stages.admit import MicroBatch
 
 FALSE_ALARM = 1e-6  # of one audit, both directions together
 _SAMPLES_MIN = 200  # of a pattern, to teach a test between its values

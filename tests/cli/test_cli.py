@@ -347,7 +347,7 @@ def test_ctrl_c_finishes_the_trigger_and_the_run_goes_on(number: int, tmp_path: 
         assert process.wait(WAIT_SECONDS) == 130
     said = (tmp_path / "said").read_text()
     assert f"To resume: dpsqlp run {file}" in said
-    assert "Send the standard input again" in said
+    assert "Resend the standard input" in said
     assert "Traceback" not in said
     before = complete(tmp_path)
 

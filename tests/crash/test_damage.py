@@ -256,7 +256,7 @@ def test_secrets(finished: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_changed_query_is_refused(finished: Path, worker: Worker) -> None:
-    """Another budget, filter or interval is another instance, which spends again."""
+    """Another budget, filter or interval is another instance, which spends its own budget."""
     folder = copied(finished, "changed")
     query = folder / "query.sql"
     text = query.read_text()
@@ -361,7 +361,7 @@ def test_a_file_that_is_not_as_intended_is_refused(
         assert worker.run(folder, now=now) == 2
         error = (folder / "error.txt").read_text()
         assert error.startswith(f"{SourceError.__name__}: The file {path} ")
-        assert "bring back the file as it was" in error
+        assert "restore the file as it was" in error
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert worker.run(folder, now=now) == 0

@@ -29,7 +29,7 @@ from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError
 from dpsqlp.sql import compile_script
-from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.stages.admit import MicroBatch
 from dpsqlp.state import shards
 from dpsqlp.state.storage import LocalDisk, LocalStorage
 from state.disks import FakeDisk

@@ -22,7 +22,7 @@ from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, SourceError, SqlError, TriggerError, UnavailableError
 from dpsqlp.sinks.base import Sink
-from dpsqlp.sources import size
+from dpsqlp.sources import memory_limit
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.python_frames import PythonSource
 from dpsqlp.sources.standard_input import StandardInput
@@ -400,7 +400,7 @@ def test_a_stop_ends_after_the_trigger(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    """Else nobody knows which to bring back as it was."""
+    """Else nobody knows which to restore as it was."""
     path = tmp_path / "in" / "a.parquet"
     write(path, records(2, START, START + HOUR))
     data = bytearray(path.read_bytes())
@@ -627,7 +627,7 @@ def test_a_batch_larger_than_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not split by count: the trigger has not run, and runs where there is room."""
-    monkeypatch.setattr(size, "BATCH_BYTES_MAX", 10)
+    monkeypatch.setattr(memory_limit, "BATCH_BYTES_MAX", 10)
     sql = script(source=PUSHED)
     pipeline = Pushing(tmp_path, sql, [])
     pipeline.push(crowd("a", START))

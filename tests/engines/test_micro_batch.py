@@ -17,7 +17,7 @@ from dpsqlp.core import Core, State
 from dpsqlp.engines import micro_batch as module
 from dpsqlp.engines.micro_batch import admit_batches
 from dpsqlp.plan import Plan
-from dpsqlp.sources import base
+from dpsqlp.sources import memory_limit
 from reference.streams import SECRET, Stream, micro_batch, rows_of, run_core, streams
 from reference.twin import Row
 from support.fake_clock import START, FakeClock
@@ -52,8 +52,7 @@ def test_pieces_and_early_bounding_change_no_release(stream: Stream, piece: int,
 
 def test_one_unit_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """32 kB of one unit become 32 MB; the trigger may hold 4 MB, and runs."""
-    monkeypatch.setattr(base, "BATCH_BYTES_MAX", 4 << 20)
-    monkeypatch.setattr(module, "BATCH_BYTES_MAX", 4 << 20)
+    monkeypatch.setattr(memory_limit, "BATCH_BYTES_MAX", 4 << 20)
     monkeypatch.setattr(module, "PIECE_BYTES", 1 << 20)
     sql = (
         "CREATE SOURCE s (unit TEXT, k TEXT, l INTEGER[]) WITH (connector = 'files',"

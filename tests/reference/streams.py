@@ -24,7 +24,7 @@ from dpsqlp.core import Core, State, TriggerRelease
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 from dpsqlp.plan import Plan, WindowSchedule
-from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.stages.admit import MicroBatch
 from reference.twin import Row, Twin, canonical
 
 SECRET = Secret(bytes(range(32)), bytes(range(16)))

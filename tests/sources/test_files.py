@@ -256,7 +256,7 @@ def test_a_changed_or_vanished_file_is_refused(suffix: str, tmp_path: Path) -> N
     records, data = planned(files, files.initial_offset(), 1), path.read_bytes()
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
     os.utime(path, ns=(times[0], times[1] + 1000))
-    with pytest.raises(SourceError, match=r"1.* has changed.*bring back the file as it was"):
+    with pytest.raises(SourceError, match=r"1.* has changed.*restore the file as it was"):
         read(files, records)
     path.write_bytes(data + b" ")
     os.utime(path, ns=times)
@@ -423,7 +423,7 @@ def test_what_cannot_be_used_is_refused_before_it_is_read(order: int, tmp_path: 
         "half.parquet": (b"PAR1 half", "not a complete Parquet file"),
         "empty.parquet": (b"", "not a complete Parquet file"),
         "columns.csv": (b"user,a,ts\n", r"lacks the columns \['unit'\]"),
-        "notes.txt": (b"hello", "has another suffix than"),
+        "notes.txt": (b"hello", "has none of the suffixes"),
         "cr.csv": (b"unit,a,ts\ru,1,2024-01-01\r", "no first line of names that ends in LF"),
         os.fsdecode(b"\xff.csv"): (b"unit,a,ts\n", "�.csv has a name that is not UTF-8"),
     }

@@ -17,7 +17,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SqlError, StateError
 from dpsqlp.plan import Plan
 from dpsqlp.sql import compile_script, connect, make_plan, standard_deviations
-from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.stages.admit import MicroBatch
 from sql.scripts import SOURCE, query, sink
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dpsqlp.core import Core
-from dpsqlp.stages.batch import MicroBatch, Records, admit
+from dpsqlp.stages.admit import MicroBatch, Records, admit
 from dpsqlp.stages.bound import bound
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.tables.units import UnitTable

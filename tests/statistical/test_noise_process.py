@@ -26,7 +26,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 from dpsqlp.mechanisms.paths import paths
 from dpsqlp.plan import Plan, WindowSchedule
-from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.stages.admit import MicroBatch
 from reference.twin import matrix
 
 FALSE_ALARM = 1e-6  # per assertion, two-sided

@@ -20,7 +20,7 @@ from dpsqlp.core import Core, State
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Tree
 from dpsqlp.plan import Plan, WindowSchedule
-from dpsqlp.stages.batch import MicroBatch
+from dpsqlp.stages.admit import MicroBatch
 from reference.twin import canonical
 
 SECRET = Secret(bytes(range(32)), bytes(range(16)))

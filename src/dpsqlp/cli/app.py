@@ -233,7 +233,10 @@ def serve(
         ),
     ],
     host: Annotated[
-        str, typer.Option(help="Address to listen on; other than this machine only with a token.")
+        str,
+        typer.Option(
+            help="Address to listen on; an address that is not loopback requires a token."
+        ),
     ] = "127.0.0.1",
     port: Port = None,
     token: Annotated[
@@ -280,7 +283,7 @@ def demo(
         bool, typer.Option("--dashboard/--no-dashboard", help="Also serve a dashboard.")
     ] = True,
 ) -> None:
-    """Watch a day of page views become a private table, next to the truth. Takes a minute."""
+    """Watch a day of page views become a private table, next to the exact counts (a minute)."""
     from dpsqlp.demo import run_demo
 
     with errors_as_exit_codes():

@@ -113,7 +113,7 @@ def _time(plan: Plan, body: dict[str, Any], manifest: Public) -> list[tuple[str,
         ran += f" of {schedule.last - schedule.first + 1}"
     clock = "event time" if schedule.on_event_time else "the clock"
     lines = [
-        ("spent", "all of the budget: one promise covers all releases, from the first on"),
+        ("spent", "the whole budget: it covers all releases, past and future"),
         ("triggers", f"{ran}, the last at {moment(schedule.due(trigger))} by {clock}"),
     ]
     if public["hop_us"] is None:

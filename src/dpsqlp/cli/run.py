@@ -187,7 +187,7 @@ def _stop_message(program: Program, engines: dict[str, Engine], command: str) ->
         lines.append("Triggers that are due until then will run without records.")
     if any(sink.query.source.connector == "stdin" for sink in program.sinks):
         cut = max(e.schedule.due(e.cuts.decided) for e in clocked)
-        lines.append(f"Send the standard input again that arrived after {moment(cut)}.")
+        lines.append(f"Resend the standard input that arrived after {moment(cut)}.")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The live table: released counts with error bars, next to the truth.
+"""The live table: released counts with error bars, next to the exact counts.
 
 Only the demo may show the truth: its data is generated.
 """

@@ -65,7 +65,7 @@ class Cuts:
             raise StateError(
                 f"The cut before that of trigger {cut.trigger} is missing from the state. Nothing"
                 " was released or changed. Restore the whole folder from a copy made since the"
-                " last trigger, or begin a new pipeline, which spends again."
+                " last trigger, or begin a new pipeline, which spends its own budget."
             )
         self._waiting[cut.trigger] = cut.offsets
         self._previous = cut.trigger

@@ -201,7 +201,7 @@ class Engine(ABC):
                 f"The state ends before trigger {self.next_trigger}, and trigger {intent.trigger}"
                 " has begun: manifest.json is missing or older than what was published. Restore"
                 " the whole folder from a copy made since the last trigger, or begin a new"
-                " pipeline, which spends again."
+                " pipeline, which spends its own budget."
             )
         return intent
 

@@ -39,7 +39,7 @@ def open_instance(
         raise StateError(
             "The query or its parameters are not those this state was made with. Run the"
             " original query, or begin a new pipeline with a state of its own, which spends"
-            " again."
+            " its own budget."
         )
     return created
 
@@ -56,8 +56,8 @@ def read_instance(storage: SealedStorage, key: bytes) -> Instance | None:
     if check != secret_check(secret):
         raise StateError(
             "The secret is not the one this state was made with, or pipeline.json was changed."
-            " Bring back the original; a lost secret cannot be replaced inside open windows: begin"
-            " a new pipeline, which spends again."
+            " Restore the original; a lost secret cannot be replaced inside open windows: begin"
+            " a new pipeline, which spends its own budget."
         )
     storage.unlock(secret)
     found = storage.get_public(_NAME)
@@ -79,7 +79,7 @@ def create_instance(
         raise StateError(
             f"The state file {_NAME} is missing, but other files exist. Nothing was changed."
             " Restore the whole folder from a copy made since the last trigger, or begin a new"
-            " pipeline in an empty one, which spends again."
+            " pipeline in an empty one, which spends its own budget."
         )
     schedule = TriggerGrid.of(query, plan.triggers, now)
     secret = Secret(key, Secret.new().instance)

@@ -17,7 +17,7 @@ from dpsqlp.errors import SourceError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import AnySource
 from dpsqlp.sql.query import Query
-from dpsqlp.stages.batch import Records
+from dpsqlp.stages.admit import Records
 from dpsqlp.state.journal import Changes, Intent
 from dpsqlp.state.sealed import SealedStorage
 
@@ -95,7 +95,7 @@ class LocalEngine(Engine):
             raise SourceError(
                 f"The records{inputs and f' of {inputs}'} cannot be read ({type(error).__name__})."
                 " Check that the source declares the columns and types of the data, and that no"
-                " file is damaged: bring back a damaged file as it was, or leave it behind with"
+                " file is damaged: restore a damaged file as it was, or leave it behind with"
                 " --leave-behind-unprotected. The trigger has not run."
             ) from None
 

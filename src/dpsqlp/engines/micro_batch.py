@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from dpsqlp.core import Core
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.plan import Plan
-from dpsqlp.sources.size import BATCH_BYTES_MAX, check_size
-from dpsqlp.stages.batch import MicroBatch, Records
+from dpsqlp.sources import memory_limit
+from dpsqlp.stages.admit import MicroBatch, Records
 from dpsqlp.stages.bound import bound
 from dpsqlp.tables.units import UnitTable
 
@@ -42,14 +42,14 @@ def admit_batches(
 ) -> tuple[int, Records]:
     """The number of rows, and the records that may count at a trigger."""
     rows, held = 0, [core.admit(_no_rows(core.plan), trigger)]
-    limit = min(_HELD_BYTES, BATCH_BYTES_MAX)
+    limit = min(_HELD_BYTES, memory_limit.BATCH_BYTES_MAX)
     for piece in in_pieces(batches):
         rows += piece.num_rows
         held.append(_shortened(core.admit(micro_batch(piece), trigger)))
         if sum(map(_size, held)) > limit:
             held = [_bounded(core.plan, _concatenated(held))]
-            size = check_size(_size(held[0]))
-            limit = min(max(_HELD_BYTES, 2 * size), BATCH_BYTES_MAX)
+            size = memory_limit.check_size(_size(held[0]))
+            limit = min(max(_HELD_BYTES, 2 * size), memory_limit.BATCH_BYTES_MAX)
     return rows, _concatenated(held)
 
 
@@ -110,8 +110,8 @@ def _bounded(plan: Plan, records: Records) -> Records:
     kept = [np.empty(0, np.int64)]
     for period in np.unique(records.period):
         members = np.flatnonzero(records.period == period)
-        votes_spared = np.zeros(len(members), np.bool_)
-        kept.append(bound(plan, UnitTable(), records, members, votes_spared).kept)
+        already_selected = np.zeros(len(members), np.bool_)
+        kept.append(bound(plan, UnitTable(), records, members, already_selected).kept)
     part = records.subset(np.sort(np.concatenate(kept)))
     return replace(part, key_text=part.key_text.take(part.text), text=np.arange(len(part)))
 

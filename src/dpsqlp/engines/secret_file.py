@@ -37,7 +37,7 @@ def load_secret(path: Path, storage_is_new: bool) -> bytes:
     if len(key) != SECRET_BYTES:
         raise SecretError(
             f"A secret is {2 * SECRET_BYTES} hexadecimal digits; the value of {path} or"
-            f" {SECRET_VARIABLE} is not. Bring back the original."
+            f" {SECRET_VARIABLE} is not. Restore the original."
         )
     return key
 

@@ -45,10 +45,10 @@ def earlier_trigger(trigger: int, published: int, where: str) -> SinkError:
 def other_release(trigger: int, where: str) -> SinkError:
     """The refusal of other rows for a published trigger."""
     return SinkError(
-        f"Trigger {trigger} is already in {where}, with other rows than are to be published now:"
+        f"Trigger {trigger} is already in {where}, with different rows:"
         " the state is an old copy, or the published rows were changed. Nothing was replaced."
         " Restore the newest state, or begin a new pipeline with a sink of its own, which spends"
-        " again."
+        " its own budget."
     )
 
 
@@ -56,7 +56,8 @@ def other_pipeline(where: str, option: str) -> SinkError:
     """The refusal of a place that has another pipeline's releases."""
     return SinkError(
         f"{where} has the releases of another pipeline, whose triggers have the same numbers."
-        f" Nothing was written. Give {option} = another, or move the old one away, then run again."
+        f" Nothing was written. Set {option} to another value, or move the old releases away,"
+        " then run again."
     )
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dpsqlp.clients.avro import Schemas, arrow_type, decode, fields
 from dpsqlp.sources.columns import try_cast
-from dpsqlp.sources.fit import fitted
+from dpsqlp.sources.convert import fitted
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.quoting import quote_identifier

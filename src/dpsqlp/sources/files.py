@@ -236,7 +236,7 @@ class FileSource(Source[FileOffset, FileRange]):
                     raise _unusable(
                         file[0],
                         f"has integers in {name}, which is declared {kind} and would be null on"
-                        f" every row; declare it BIGINT and, of milliseconds, write"
+                        f" every row; declare it BIGINT and, for milliseconds, write"
                         f" TIMESTAMP '1970-01-01' + TO_MICROSECONDS(1000 * {name})",
                     )
             if shape[0] == ".parquet" and shape not in self._layouts:
@@ -298,11 +298,11 @@ def _find_layout(path: Path) -> tuple[Shape, list[str] | None]:
         try:
             names = next(csv.reader([line.rstrip("\r\n")], delimiter=_DELIMITERS[suffix]), [])
         except csv.Error:
-            raise _unusable(str(path), "has no first line of names that ends in LF") from None
+            raise _unusable(str(path), "has no header line that ends in a line feed") from None
         return (suffix, tuple(names)), names
     if suffix in _JSON:
         return (suffix, ()), None
-    raise _unusable(str(path), f"has another suffix than {', '.join(sorted(_SUFFIXES))}")
+    raise _unusable(str(path), f"has none of the suffixes {', '.join(sorted(_SUFFIXES))}")
 
 
 def _impossible_casts(
@@ -367,8 +367,8 @@ def _checked(offset: FileOffset) -> FileOffset:
     """The offset, refused if it is another connector's."""
     if not isinstance(offset, dict) or not offset.keys() & {"files", "taken"}:
         raise SourceError(
-            "The state has an offset of another connector than files. Give the source the connector"
-            " it had, or begin a new pipeline, which spends again."
+            "The state holds an offset of another connector. Give the source the connector"
+            " it had, or begin a new pipeline, which spends its own budget."
         )
     return offset
 
@@ -396,9 +396,9 @@ def _identify(name: str) -> File:
 
 def _unusable(name: str, why: str) -> SourceError:
     return SourceError(
-        f"The file {name} {why}. The trigger has not run. On event time, replace the file. By the"
-        " clock, leave it behind with --leave-behind-unprotected and add a complete file under"
-        " another name. Write files elsewhere, and rename them when they are complete."
+        f"The file {name} {why}. The trigger has not run. On event time, replace the file. In"
+        " processing time, leave it behind with --leave-behind-unprotected and add a complete file"
+        " under another name. Write files elsewhere, and rename them when they are complete."
     )
 
 
@@ -415,7 +415,7 @@ def _check_unchanged(file: File) -> None:
     if found != file:
         raise SourceError(
             f"The file {file[0]} {'is gone' if found[1:] == _GONE else 'has changed'} since its"
-            " trigger began. A trigger reads the same records each time: bring back the file as it"
+            " trigger began. A trigger reads the same records each time: restore the file as it"
             " was."
         )
 

@@ -29,7 +29,7 @@ from dpsqlp.clients.kafka import Kafka, Producer, Reader, Topic
 from dpsqlp.errors import PlanError, SourceError, UnavailableError
 from dpsqlp.sources.base import GridTime, Source
 from dpsqlp.sources.columns import declared_schema, json_columns, show
-from dpsqlp.sources.size import check_size
+from dpsqlp.sources.memory_limit import check_size
 from dpsqlp.sql import connect
 from dpsqlp.sql.query import OptionValue, SourceDef
 from dpsqlp.state.storage import LocalStorage
@@ -77,7 +77,7 @@ class KafkaSource(Source[KafkaOffset, KafkaRange]):
         if not isinstance(offset, dict) or "offsets" not in offset:
             raise SourceError(
                 "The state has an offset of another connector than kafka. Give the source the"
-                " connector it had, or begin a new pipeline, which spends again."
+                " connector it had, or begin a new pipeline, which spends its own budget."
             )
         topic = self._found(self._cutting, offset["topic"])
         ends = self._cutting.offsets(topic, end=True)
@@ -135,7 +135,8 @@ class KafkaSource(Source[KafkaOffset, KafkaRange]):
         if read > end:
             raise SourceError(
                 f"The topic {self._topic} has fewer records than were read from it: its brokers"
-                " have lost some. Bring them back, or begin a new pipeline, which spends again."
+                " have lost some. Restore them, or begin a new pipeline, which spends its own"
+                " budget."
             )
 
     def _check_gap(self) -> None:

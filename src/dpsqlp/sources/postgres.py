@@ -34,7 +34,7 @@ import pyarrow.csv as pc
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SourceError, UnavailableError
 from dpsqlp.sources.base import GridTime, Source
-from dpsqlp.sources.size import check_size
+from dpsqlp.sources.memory_limit import check_size
 from dpsqlp.sql.query import SourceDef
 
 if TYPE_CHECKING:
@@ -214,9 +214,9 @@ class PostgresSource(Source[PostgresOffset, PostgresRange]):
         place = {"table": self._name, "column": self._column}
         if not isinstance(offset, dict) or not place.items() <= offset.items():
             raise SourceError(
-                f"The state has another offset than one of {self._name} by {self._column}. Give the"
+                f"The state's offset is not one of {self._name} by {self._column}. Give the"
                 " source the connector, table and column it had, or begin a new pipeline, which"
-                " spends again."
+                " spends its own budget."
             )
         return offset["after"]
 
@@ -243,7 +243,8 @@ class PostgresSource(Source[PostgresOffset, PostgresRange]):
             )
         if encoding != "UTF8":
             raise self._refused(
-                f"is in a database with the encoding {encoding}, in which one text could stop all",
+                f"is in a database with the encoding {encoding}, in which one"
+                " invalid text could stop the run",
                 "Use a database with UTF8.",
             )
         # From here on, names of functions and operators are the server's own.
@@ -334,7 +335,7 @@ class PostgresSource(Source[PostgresOffset, PostgresRange]):
         if known.get("oids", table.oids) != table.oids:
             raise self._refused(
                 "was created again since it was read",
-                "Bring back the old one, or begin a new pipeline, which spends again.",
+                "Restore the old one, or begin a new pipeline, which spends its own budget.",
             )
 
     def _settled(
@@ -346,7 +347,7 @@ class PostgresSource(Source[PostgresOffset, PostgresRange]):
         behind = f"SELECT {literal(value or '0')}::{kind} < {literal(after or '0')}::{kind}"
         if after is not None and _one(connection, behind):
             if table.ordering.kind == _TIME:
-                raise UnavailableError("PostgreSQL's clock is behind what was read by it.")
+                raise UnavailableError("PostgreSQL's clock is behind rows that were read.")
             raise self._refused(
                 f"has restarted {table.ordering.name}: its sequence is behind what was read",
                 "Set it above the largest value there was: SELECT setval(...).",

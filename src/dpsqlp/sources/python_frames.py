@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpsqlp.errors import SourceError
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.columns import try_one
-from dpsqlp.sources.fit import fitted, is_missing, known
+from dpsqlp.sources.convert import fitted, is_missing, known
 from dpsqlp.sources.spool import SpooledSource, SpoolRange, check_no_offset
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.quoting import quote_identifier
@@ -60,7 +60,7 @@ def arrow_table(frame: Any) -> pa.Table:
             f"Records come as Arrow, pandas or Polars tables or as a dictionary of columns; got"
             f" {type(frame).__name__}."
         )
-    with _redacted("The records are no table: its columns have one length, and each has one type."):
+    with _redacted("The columns of a table have the same length, and each column has one type."):
         return pa.table(frame)
 
 

@@ -75,7 +75,7 @@ def check_no_offset(offset: object) -> None:
     if offset is not None:
         raise SourceError(
             "The state has an offset of another connector. Give the source the connector it had,"
-            " or begin a new pipeline, which spends again."
+            " or begin a new pipeline, which spends its own budget."
         )
 
 

@@ -250,8 +250,8 @@ class Aggregates:
             pair = argument.expression.expressions
             low, high = [sql(item) for item in pair] if len(pair) == 2 else ["lower", "upper"]
             way_out = (
-                f"The equivalent is max_rows_per_group = {high}: so many rows of a unit count in a"
-                " group."
+                f"The equivalent is max_rows_per_group = {high}: at most that many rows of a"
+                " unit count in each group."
                 if kind == "COUNT"
                 else f"The equivalent is {kind}(x, {_BOUNDS} => ({low} / r, {high} / r)) with"
                 " max_rows_per_group = r."

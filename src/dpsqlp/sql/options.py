@@ -374,7 +374,7 @@ class _Reader:
                     strategy,
                     "PUBLIC_GROUPS does not say which groups are public",
                     "Add public_groups = t, where CREATE PUBLIC TABLE t AS ... has a column for"
-                    " each key, by name. It stands for GoogleSQL's RIGHT OUTER JOIN.",
+                    " each key, by name. It replaces GoogleSQL's RIGHT OUTER JOIN.",
                 )
         elif table is not None:
             raise self.text.refuse(

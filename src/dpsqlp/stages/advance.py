@@ -68,7 +68,7 @@ def advance(
     return ShardRelease(texts, values, changed, table.ids(selected))
 
 
-def publish(table: KeyTable, ids: NDArray[np.uint64], texts: Encoded) -> None:
+def add_public_keys(table: KeyTable, ids: NDArray[np.uint64], texts: Encoded) -> None:
     """Release public keys from the window's first trigger on."""
     _slots(table, table.insert_keys(ids, texts, np.arange(len(ids))))
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dpsqlp.entropy.prf import Array128
 from dpsqlp.kernels import inlined, kernel, prefetch
 from dpsqlp.plan import Plan
-from dpsqlp.stages.batch import Records
+from dpsqlp.stages.admit import Records
 from dpsqlp.tables.table import Table
 from dpsqlp.tables.units import UnitTable
 

@@ -16,7 +16,7 @@ from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.prf import Array128
 from dpsqlp.kernels import inlined, kernel, prefetch
 from dpsqlp.plan import Plan
-from dpsqlp.stages.batch import ABSENT, Records
+from dpsqlp.stages.admit import ABSENT, Records
 from dpsqlp.stages.bound import Bounded
 
 _FETCH_AHEAD = 32

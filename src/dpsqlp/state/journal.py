@@ -128,7 +128,7 @@ class Journal:
         if self.manifest.fingerprint != core.plan.fingerprint.hex():
             raise StateError(
                 "manifest.json and pipeline.json are of two pipelines. Restore the whole folder"
-                " from one copy, or begin a new pipeline, which spends again."
+                " from one copy, or begin a new pipeline, which spends its own budget."
             )
 
     def load(self, each: Each = map) -> State:
@@ -256,7 +256,7 @@ class Journal:
             raise StateError(
                 f"Trigger {changes.trigger} has run before, and its records have changed since."
                 " Nothing was released: the same noise on other records would show the difference."
-                " Bring back the records, or the state with its manifest.json, as they were."
+                " Restore the records, or the state with its manifest.json, as they were."
             )
         file = self._shards.write(name, [release])  # beside threads
         self.manifest = replace(
@@ -350,8 +350,8 @@ def secret_check(secret: Secret) -> str:
 def input_digest(groups: Groups) -> str:
     """128 bits of the bounded input, whatever order it came in: a sum over its groups.
 
-    It tells a retry on other records from one on the same. Identifiers are keyed, so nobody
-    without the secret can aim for a collision.
+    A record of what the trigger counted, durable before its release. Identifiers are keyed, so
+    nobody without the secret can aim for a collision.
     """
     columns: list[NDArray[Any]] = [groups.key[:, 0], groups.key[:, 1]]
     columns += [groups.window, groups.last_vote_step, groups.votes, *groups.values.T]

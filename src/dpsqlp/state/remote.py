@@ -169,8 +169,8 @@ class ObjectStorage:
 
     def _another(self) -> StateError:
         return StateError(
-            f"Another process is running on the state in {self._root}, or has ended without saying"
-            f" so: then wait {_LEASE_SECONDS:g} seconds. One writer at a time."
+            f"Another process is running on the state in {self._root}, or has crashed. If it"
+            f" crashed, wait {_LEASE_SECONDS:g} seconds. Only one writer is allowed."
         )
 
 

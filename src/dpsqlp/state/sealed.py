@@ -138,5 +138,5 @@ def missing_or_damaged(name: str, what: str) -> StateError:
     return StateError(
         f"The state file {name} is {what}. Nothing was released or changed. Restore the whole"
         " folder from a copy made since the last trigger, or begin a new pipeline, which spends"
-        " again."
+        " its own budget."
     )

@@ -67,7 +67,7 @@ BREAKS = [
     Break(
         "what does not fit a nested column empties the others",
         "lemma 3: a record's unit depends on that record alone",
-        "sources/fit.py",
+        "sources/convert.py",
         "        alone = [_alone(value, kind) for value in plain]\n",
         "        alone = [pa.nulls(len(plain), kind)]\n",
         "sources/test_pushed.py::test_any_value_leaves_the_others_as_they_are",

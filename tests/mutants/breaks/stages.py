@@ -40,7 +40,7 @@ BREAKS = [
         "lemma 13: the noise step never depends on when the key first appeared",
         "stages/advance.py",
         "np.rint(xi[offsets[k] + j - 1] * sigma)",
-        "np.rint(xi[offsets[k] + j - (step - last)] * sigma)",
+        "np.rint(xi[offsets[k] + j - (step - round_start)] * sigma)",
         GRID,
     ),
     Break(
@@ -65,7 +65,7 @@ BREAKS = [
         "lemma 13: from the trigger after the last release for later rounds",
         "stages/advance.py",
         "- thresholds[j - 1]",
-        "- thresholds[j + last - 1]",
+        "- thresholds[j + round_start - 1]",
         LATER_ROUND,
     ),
     Break(
@@ -135,7 +135,7 @@ BREAKS = [
     Break(
         "a unit spread over shards by key",
         "lemma 5: counting and caps use the whole unit",
-        "stages/batch.py",
+        "stages/admit.py",
         "shard_hash=unit_shard_hashes(batch.unit, len(window))",
         "shard_hash=unit_shard_hashes(batch.key, len(window))",
         INVARIANTS + "test_a_unit_has_one_state_however_many_shards",
@@ -279,7 +279,7 @@ BREAKS = [
     Break(
         "null unit is a unit",
         "lemma 4: null unit: the record is dropped",
-        "stages/batch.py",
+        "stages/admit.py",
         "            keep &= column.is_valid().to_numpy(zero_copy_only=False)\n",
         "            pass\n",
         BAD_INPUT + "test_null_units_are_dropped_and_null_keys_are_a_group",
@@ -287,7 +287,7 @@ BREAKS = [
     Break(
         "null unit hidden in a dictionary",
         "lemma 4: null unit: the record is dropped",
-        "stages/batch.py",
+        "stages/admit.py",
         "    batch = _plain(batch)\n",
         "",
         BAD_INPUT + "test_null_units_hidden_in_a_dictionary_are_dropped_too",
@@ -295,7 +295,7 @@ BREAKS = [
     Break(
         "late record accepted",
         "lemma 4: a record outside the open windows is dropped before bounding",
-        "stages/batch.py",
+        "stages/admit.py",
         "return (items >= opened.start) & (items < opened.stop)",
         "return items < opened.stop",
         BAD_INPUT + "test_late_and_far_future_records_spend_nothing",
@@ -303,7 +303,7 @@ BREAKS = [
     Break(
         "far-future record accepted",
         "lemma 4: a record outside the open windows is dropped before bounding",
-        "stages/batch.py",
+        "stages/admit.py",
         "return (items >= opened.start) & (items < opened.stop)",
         "return items >= opened.start",
         BAD_INPUT + "test_late_and_far_future_records_spend_nothing",
@@ -311,7 +311,7 @@ BREAKS = [
     Break(
         "windows close by the largest window seen",
         "lemma 1: a watermark taken from data",
-        "stages/batch.py",
+        "stages/admit.py",
         "keep = windowed & _is_open(plan.windows, window, trigger)",
         "clock = max(trigger, int(window.max(initial=0)) * (plan.windows.stride or 0) + 1)\n"
         "    keep = windowed & _is_open(plan.windows, window, clock)",
@@ -320,7 +320,7 @@ BREAKS = [
     Break(
         "key that is not public accepted",
         "lemma 15: what does not count uses up nothing",
-        "stages/batch.py",
+        "stages/admit.py",
         "return records.subset(np.flatnonzero(public.find(records.key) >= 0))",
         "return records",
         INVARIANTS + "test_a_key_that_is_not_public_uses_up_nothing",
@@ -328,7 +328,7 @@ BREAKS = [
     Break(
         "no upper clamp",
         "lemma 4: clamped to [lo, hi]",
-        "stages/batch.py",
+        "stages/admit.py",
         "np.clip(numbers, process.lower, process.upper)",
         "np.maximum(numbers, process.lower)",
         INVARIANTS + "test_a_value_just_past_its_bound_is_clamped",
@@ -336,7 +336,7 @@ BREAKS = [
     Break(
         "no lower clamp",
         "lemma 4: clamped to [lo, hi]",
-        "stages/batch.py",
+        "stages/admit.py",
         "np.clip(numbers, process.lower, process.upper)",
         "np.minimum(numbers, process.upper)",
         INVARIANTS + "test_a_value_just_past_its_bound_is_clamped",
@@ -344,7 +344,7 @@ BREAKS = [
     Break(
         "quantised to nearest",
         "lemma 4: quantised towards zero",
-        "stages/batch.py",
+        "stages/admit.py",
         "np.trunc(",
         "np.rint(",
         BAD_INPUT + "test_values_are_clamped_and_quantised_towards_zero",
@@ -352,7 +352,7 @@ BREAKS = [
     Break(
         "infinity is absent",
         "lemma 4: +-inf: clamped",
-        "stages/batch.py",
+        "stages/admit.py",
         "absent = np.isnan(numbers)",
         "absent = ~np.isfinite(numbers)",
         BAD_INPUT + "test_values_are_clamped_and_quantised_towards_zero",
@@ -360,7 +360,7 @@ BREAKS = [
     Break(
         "COUNT(x) counts NaN",
         "lemma 4: NaN or null value: absent for that aggregate",
-        "stages/batch.py",
+        "stages/admit.py",
         "        values[absent, position] = ABSENT\n",
         '        values[absent & (process.kind == "sum"), position] = ABSENT\n',
         INVARIANTS + "test_a_count_of_values_leaves_out_nan_and_null",

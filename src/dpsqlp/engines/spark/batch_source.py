@@ -86,8 +86,8 @@ class BatchSource(Source[BatchRange, BatchRange]):
         if known != {"batch": batch, "checkpoint": self._checkpoint}:
             raise SourceError(
                 f"Batch {self._number} of the checkpoint does not follow the last batch that the"
-                " state has read. One of the two was replaced. Bring back both as they were, or"
-                " begin a new pipeline with a new checkpoint, which spends again."
+                " state has read. One of the two was replaced. Restore both as they were, or"
+                " begin a new pipeline with a new checkpoint, which spends its own budget."
             )
 
 

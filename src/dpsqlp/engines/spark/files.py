@@ -101,7 +101,7 @@ class SparkFiles(FileSource):
         kinds = {spark_type(kind) for _, kind in self._source.columns}
         if kinds & {"DATE", "TIMESTAMP_NTZ"} and (_LEGACY in said or said.get(_BY, b"3") < b"3"):
             raise SourceError(
-                f"The file {file} has dates of the calendar before 1582, which Spark would change."
+                f"The file {file} may use the calendar of before 1582, which Spark would change."
                 " It has not been read: write it again with"
                 " spark.sql.parquet.datetimeRebaseModeInWrite = CORRECTED."
             )

@@ -84,8 +84,8 @@ class ForeachBatch:
         while not source.is_committed(engine.journal.manifest.offset):
             if engine.finished:
                 raise TriggerError(
-                    f"The last of the {engine.plan.triggers} triggers that were paid for has run."
-                    " Begin a new pipeline with a state of its own, which spends again."
+                    f"The last of the {engine.plan.triggers} triggers in the budget has run."
+                    " Begin a new pipeline with a state of its own, which spends its own budget."
                 )
             due = engine.schedule.due(engine.next_trigger)
             early = self.clock.now() < due

@@ -130,7 +130,7 @@ class Worker:
         if secret_check(Secret(key, bytes.fromhex(task.instance))) != task.secret_check:
             raise SecretError(
                 f"The secret that this worker finds in {task.secret} or in its environment is not"
-                " the driver's. Nothing was released. Give all machines the same."
+                " the driver's. Nothing was released. Give all machines the same secret."
             )
         created = read_instance(self._storage, key)
         if created is None or created.secret.instance.hex() != task.instance:

@@ -292,7 +292,7 @@ def _cast(self: Expression, node: exp.Expr) -> Cell:
 
 def _cast_way_out(given: str, wanted: str) -> str:
     if given == "VARCHAR" and wanted in INTEGERS:
-        return f"Go over a number: CAST(CAST(x AS DOUBLE) AS {wanted})."
+        return f"Convert through DOUBLE: CAST(CAST(x AS DOUBLE) AS {wanted})."
     if given == "VARCHAR":
         return f"Declare the column as {wanted} in CREATE SOURCE."
     if wanted == "VARCHAR":
