@@ -560,7 +560,7 @@ def test_options_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
     sql = script(
         emit=replay(START, START + HOUR), source="connector = 'files', path = '${INPUT}/*.parquet'"
     )
-    with pytest.raises(PlanError, match="environment has no INPUT"):
+    with pytest.raises(PlanError, match="environment has no variable INPUT"):
         made(tmp_path, sql)
     write(tmp_path / "in" / "a.parquet", records(2, START, START + HOUR))
     monkeypatch.setenv("INPUT", "in")

@@ -29,6 +29,7 @@ from dpsqlp.sources.python_frames import PythonSource
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
 from state.disks import FakeDisk
+from support.databases import shared_database
 from support.pipelines import at
 
 DECLARED = (
@@ -408,4 +409,5 @@ def main(group: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    with shared_database():
+        main(sys.argv[1])

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -31,6 +32,7 @@ from dpsqlp.sql import connect
 from dpsqlp.sql.query import SourceDef
 from dpsqlp.state.storage import LocalStorage
 from state.disks import FakeDisk
+from support.databases import shared_database
 from support.pipelines import at
 from support.processes import WAIT_SECONDS, until
 
@@ -40,6 +42,12 @@ NAME = COLUMNS[1][0]
 
 PAIRS = pa.map_(pa.string(), pa.int64())
 TEXTS = pa.array([b"a", b"\xff", b"b"], pa.binary())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_database() -> Iterator[None]:
+    with shared_database():
+        yield
 
 
 def read(source: PythonSource | StandardInput, records: Any) -> list[tuple[Any, ...]]:
