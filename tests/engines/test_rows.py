@@ -297,7 +297,7 @@ def test_columns_without_a_name_are_evaluated_beside_a_failing_row(
             found.append(evaluating.run(None, None, lambda batches: list(batches)))
             assert evaluating.dropped == widths.count(0)
     alone, beside = (
-        sorted(row["unit_0"] + row["key_0"] for batch in batches for row in batch.to_pylist())
+        sorted(f"{row['unit_0']} {row['key_0']}" for batch in batches for row in batch.to_pylist())
         for batches in found
     )
     assert alone == beside

@@ -471,7 +471,6 @@ TABLES = {
 FROMS = {
     "FROM s JOIN names ON s.c = names.c": ["label"],
     "FROM s LEFT JOIN names USING (c)": ["c", "label"],
-    "FROM s JOIN UNNEST(l) AS t(c) USING (c)": ["c"],
     "FROM s JOIN UNNEST(['a', '', NULL, 'b']) AS t(c) USING (c)": ["c"],
     "FROM s, names WHERE s.c < names.c": ["label"],
     "FROM s CROSS JOIN names": ["names.c"],
