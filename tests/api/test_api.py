@@ -154,7 +154,7 @@ def test_a_session_has_one_release_of_a_trigger(tmp_path: Path) -> None:
         release = stream.trigger()
         assert len(release) > 0
         stream._session.emit(1, pa.table(release.table.to_pydict(), release.table.schema))
-        with pytest.raises(SinkError, match="other rows"):
+        with pytest.raises(SinkError, match="different rows"):
             stream._session.emit(1, release.table.slice(1))
         assert stream.releases()[0].table == release.table
 

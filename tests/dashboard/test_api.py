@@ -436,7 +436,7 @@ def test_a_kept_release_is_not_replaced(tmp_path: Path) -> None:
     [file] = (tmp_path / "t.releases").glob("trigger-*")
     before = file.read_bytes(), file.stat().st_mtime_ns
     kept(1, 2)
-    with pytest.raises(SinkError, match=r"other rows.*Nothing was replaced"):
+    with pytest.raises(SinkError, match=r"different rows.*Nothing was replaced"):
         kept(1, 3)
     assert (file.read_bytes(), file.stat().st_mtime_ns) == before
 

@@ -306,7 +306,7 @@ def test_no_window_ends_after_its_triggers(tmp_path: Path) -> None:
     assert [row["final"] for rows in got.values() for row in rows] == [False, False, True]
     again = Pushing(tmp_path, sql, [])
     assert again.engine.finished
-    with pytest.raises(TriggerError, match="spends again"):
+    with pytest.raises(TriggerError, match="spends its own budget"):
         step(again.engine)
     assert again.run() == {}
 

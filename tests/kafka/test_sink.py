@@ -93,7 +93,7 @@ def test_a_published_trigger_is_not_replaced(broker: Broker, topic: str) -> None
         sink.close()
         before = broker.read(topic)
         again = made(broker, topic)
-        with pytest.raises(SinkError, match=r"other rows.*Nothing was replaced"):
+        with pytest.raises(SinkError, match=r"different rows.*Nothing was replaced"):
             again.emit(trigger, release(trigger, keys=other))
         again.emit(trigger, release(trigger, keys=out))
         again.close()
