@@ -424,7 +424,7 @@ def test_what_cannot_be_used_is_refused_before_it_is_read(order: int, tmp_path: 
         "empty.parquet": (b"", "not a complete Parquet file"),
         "columns.csv": (b"user,a,ts\n", r"lacks the columns \['unit'\]"),
         "notes.txt": (b"hello", "has none of the suffixes"),
-        "cr.csv": (b"unit,a,ts\ru,1,2024-01-01\r", "no first line of names that ends in LF"),
+        "cr.csv": (b"unit,a,ts\ru,1,2024-01-01\r", "no header line that ends in a line feed"),
         os.fsdecode(b"\xff.csv"): (b"unit,a,ts\n", "�.csv has a name that is not UTF-8"),
     }
     write(tmp_path / "in" / f"{order}ok.csv", LINES)
