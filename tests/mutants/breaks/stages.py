@@ -40,7 +40,7 @@ BREAKS = [
         "lemma 13: the noise step never depends on when the key first appeared",
         "stages/advance.py",
         "np.rint(xi[offsets[k] + j - 1] * sigma)",
-        "np.rint(xi[offsets[k] + j - (step - round_start)] * sigma)",
+        "np.rint(xi[offsets[k] + j - (step - start)] * sigma)",
         GRID,
     ),
     Break(
@@ -65,7 +65,7 @@ BREAKS = [
         "lemma 13: from the trigger after the last release for later rounds",
         "stages/advance.py",
         "- thresholds[j - 1]",
-        "- thresholds[j + round_start - 1]",
+        "- thresholds[j + start - 1]",
         LATER_ROUND,
     ),
     Break(
