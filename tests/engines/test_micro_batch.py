@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +23,7 @@ from reference.streams import SECRET, Stream, micro_batch, rows_of, run_core, st
 from reference.twin import Row
 from support.fake_clock import START, FakeClock
 from support.pipelines import Collected, made
+from support.plans import make_plan
 
 
 def as_batches(plan: Plan, rows: tuple[Row, ...]) -> Iterator[pa.RecordBatch]:
@@ -71,3 +73,20 @@ def test_one_unit_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(engine.sink, Collected)
     assert engine.sink.releases[0].column("key").to_pylist() == ["a1"]
     assert engine.records == 2030
+
+
+def test_early_bounding_shares_the_text_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 MB of texts of one unit and one key fit a trigger that may hold 1 MB."""
+    monkeypatch.setattr(memory_limit, "BATCH_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(module, "_HELD_BYTES", 1 << 16)
+    monkeypatch.setattr(module, "PIECE_ROWS", 500)
+    plan = replace(make_plan(4, caps=(5000, 5000, 1)), key_kinds=("text",))
+    core = Core(plan, SECRET)
+    rows = {
+        "unit_0": pa.array([1] * 500, pa.int64()),
+        "key_0": ["z" * 16_000] * 500,
+        "window_number": pa.array([0] * 500, pa.int64()),
+        "timestamp_us": pa.array(range(500), pa.int64()),
+    }
+    _, records = admit_batches(core, [pa.RecordBatch.from_pydict(rows)] * 4, 1)
+    assert len(records) == 2000
