@@ -6,8 +6,9 @@ trigger so far, equal for every number of shards and every order of records with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpsqlp.accounting.model import SELECTION
+from dpsqlp.accounting.model import CLOSING, SELECTION
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.noise import Noise
@@ -24,8 +25,9 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import TriggerError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.admit import MicroBatch, Records, admit
-from dpsqlp.stages.advance import ShardRelease, add_public_keys, advance
+from dpsqlp.stages.advance import ShardRelease, add_public_keys, advance, release_also
 from dpsqlp.stages.bound import Bounded, bound, find_already_selected
+from dpsqlp.stages.closing import Weights, close, lay
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.stages.route import key_shards, route
 from dpsqlp.tables.keys import KeyTable
@@ -94,7 +96,11 @@ class Core:
         self.plan = plan
         self.units = Identifier(secret, "unit")
         self.keys = Identifier(secret, "key")
-        purposes = {SELECTION, *(process.purpose for process in plan.calibration.processes)}
+        purposes = {
+            SELECTION,
+            CLOSING,
+            *(process.purpose for process in plan.calibration.processes),
+        }
         self.noises = {p: Noise(secret, plan.fingerprint, p) for p in purposes}
         self.public: Table | None = None
         if plan.public_keys is not None:
@@ -131,16 +137,22 @@ class Core:
 
         windows = list(self._key_tasks(state, trigger))
         keys = list(each(by_key, windows))  # (window, shard), groups, release
+        released = {shard_id: release for shard_id, _, release in keys}
+        window = self.plan.closes(trigger)
+        if window is not None:
+            places = [(window, shard) for shard in range(state.shards)]
+            parts = [released[place] for place in places]
+            released |= zip(places, self._close_window(state, window, parts, each), strict=True)
 
         self.close_trigger(
-            state, trigger, ((window, part.selected) for (window, _), _, part in keys)
+            state, trigger, ((window, part.selected) for (window, _), part in released.items())
         )
         return TriggerResult(
             trigger,
             self.plan,
             groups={shard_id: groups for shard_id, groups, _ in keys},
             units={shard_id: bounded for shard_id, bounded, _ in units},
-            keys={shard_id: released for shard_id, _, released in keys},
+            keys=released,
         )
 
     def by_unit(
@@ -158,6 +170,37 @@ class Core:
         """Add a shard's groups to its keys, select and release."""
         step = trigger - self.plan.windows.first(window)
         return advance(self.plan, self.noises, table, groups, window, step)
+
+    def _close_window(
+        self, state: State, window: int, releases: list[ShardRelease], each: Each
+    ) -> list[ShardRelease]:
+        """The releases of a window's last trigger, with the keys that the closing selects."""
+        tables = state.keys[window]
+        out = Table()
+        for table in tables:
+            out.insert(table.released_ids())
+        units = state.units[0 if self.plan.periods is None else window]
+        laid = list(each(lambda table: self.lay(table, out), units))
+        shards = range(state.shards)
+        weights = [[part.of_shard(shard, state.shards) for part in laid] for shard in shards]
+        return list(each(partial(self.close, window), tables, releases, weights))
+
+    def lay(self, table: UnitTable, out: Table) -> Weights:
+        """What a shard's units lay on keys that are not out, at the last trigger of a window."""
+        closing = self.plan.calibration.closing
+        assert closing is not None
+        return lay(closing, table, out)
+
+    def close(
+        self, window: int, table: KeyTable, release: ShardRelease, weights: Sequence[Weights]
+    ) -> ShardRelease:
+        """Add the keys to a shard's last release that the weights of all units select."""
+        closing, selection = self.plan.calibration.closing, self.plan.calibration.selection
+        assert closing is not None
+        assert selection is not None
+        noise = self.noises[CLOSING]
+        rows = close(closing, selection.minimum, noise, table, weights, window)
+        return release_also(self.plan, self.noises, table, release, rows, window)
 
     def close_trigger(
         self, state: State, trigger: int, selected: Iterable[tuple[int, Array128]]

@@ -15,6 +15,7 @@ from dpsqlp.accounting.model import (
     SELECTION,
     CalibratedProcess,
     Calibration,
+    Closing,
     ContributionBounds,
     Process,
     ReleasePolicy,
@@ -50,6 +51,13 @@ class WindowSchedule:
         if self.stride is None:
             return range(0, 1 if 1 <= trigger <= self.triggers else 0)
         return range(-((self.triggers - trigger) // self.stride), (trigger - 1) // self.stride + 1)
+
+    def ending(self, trigger: int) -> int | None:
+        """The item whose last trigger this is, if there is one."""
+        if self.stride is None:
+            return 0 if trigger == self.triggers else None
+        item, rest = divmod(trigger - self.triggers, self.stride)
+        return item if rest == 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,10 @@ class Plan:
         """The unit periods open at a grid trigger; without periods there is one, 0."""
         return range(1) if self.periods is None else self.periods.open(trigger)
 
+    def closes(self, trigger: int) -> int | None:
+        """The window that has its closing at a grid trigger, if there is one."""
+        return None if self.calibration.closing is None else self.windows.ending(trigger)
+
     @property
     def spares_votes(self) -> bool:
         """Whether a selected key needs no more votes: it stays selected, and no column counts
@@ -111,7 +123,7 @@ class Plan:
                 f" {NOISE_VERSION}. Use the version of dpsqlp that wrote the state."
             )
         calibration = description["calibration"]
-        selection = calibration["selection"]
+        selection, closing = calibration["selection"], calibration["closing"]
         periods = description["periods"]
         public = description["public_keys"]
         return cls(
@@ -129,6 +141,9 @@ class Plan:
                     "selection": None
                     if selection is None
                     else Selection(**selection | {"thresholds": tuple(selection["thresholds"])}),
+                    "closing": None
+                    if closing is None
+                    else Closing(**closing | {"weights_max": tuple(closing["weights_max"])}),
                     "processes": tuple(
                         CalibratedProcess(**process | {"process": Process(**process["process"])})
                         for process in calibration["processes"]
@@ -197,6 +212,15 @@ def _validate(plan: Plan) -> None:
         )
     if not all(1 <= cap < 2**32 for cap in asdict(plan.caps).values()):
         raise PlanError(f"Every cap is at least 1 and below 2^32; got {plan.caps}.")
+    if plan.calibration.closing is not None and not (
+        plan.public_keys is None
+        and plan.release == "every_trigger"
+        and plan.periods == (None if plan.windows.stride is None else plan.windows)
+    ):
+        raise PlanError(
+            "A closing needs keys that are selected under 'every_trigger', and unit state that ends"
+            " with the window. Leave it out, or give the period of the units the windows' schedule."
+        )
     _validate_noise(plan)
 
 

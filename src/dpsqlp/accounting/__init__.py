@@ -3,9 +3,11 @@
 from dpsqlp.accounting.calibrate import calibrate
 from dpsqlp.accounting.gdp import delta_of, epsilon_of, nu_of
 from dpsqlp.accounting.model import (
+    CLOSING,
     SELECTION,
     CalibratedProcess,
     Calibration,
+    Closing,
     ContributionBounds,
     Process,
     ProcessKind,
@@ -18,9 +20,11 @@ from dpsqlp.accounting.privacy_loss import epsilon_spent, squared_nu
 from dpsqlp.accounting.thresholds import thresholds
 
 __all__ = [
+    "CLOSING",
     "SELECTION",
     "CalibratedProcess",
     "Calibration",
+    "Closing",
     "ContributionBounds",
     "Process",
     "ProcessKind",

@@ -2,9 +2,13 @@
 
 Implements: nu from (epsilon, delta_0) by the exact Gaussian profile; nu^2 shared out, a part to key
 selection and the rest equally over the processes that have noise of their own; each sigma from its
-part (see `privacy_loss` for the cost of a sigma); thresholds at failure beta per vote:
+part (see `privacy_loss` for the cost of a sigma); thresholds at failure beta per vote, and the
+closing's at beta_c (see `closing`):
 
-    delta = delta_0 + Cs beta,    delta_0 = delta / 2 (public keys: all of delta)
+    delta = delta_0 + Cs beta + beta_c
+
+delta_0 is half of delta (public keys: all of it); the closing, if there is one, takes half of the
+rest.
 
 Privacy contract: with the caps and bounds enforced, every vote within its cap, and public time, the
 whole output is (epsilon, delta)-DP per unit (docs/proof.md, Theorem and Lemmas 11 to 16, 19). A
@@ -20,6 +24,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dpsqlp.accounting.closing import CLOSING_QUANTUM_MIN, calibrate_closing, closing_costs
 from dpsqlp.accounting.gdp import nu_of
 from dpsqlp.accounting.model import (
     SELECTION,
@@ -31,11 +36,12 @@ from dpsqlp.accounting.model import (
     Selection,
     Spending,
 )
-from dpsqlp.accounting.privacy_loss import FLOAT_SHARE, charge, float_charge
+from dpsqlp.accounting.privacy_loss import FLOAT_SHARE, charge, closing_float_charge, float_charge
 from dpsqlp.accounting.thresholds import thresholds
 from dpsqlp.accounting.validate import (
     check_budget,
     check_caps,
+    check_closing,
     check_minimum,
     check_policies,
     check_processes,
@@ -62,27 +68,33 @@ def calibrate(
     private_keys: bool = True,
     selection_share: float = 0.5,
     selection_spending: Spending = "even",
+    closing: bool = False,
 ) -> Calibration:
     """The noise that makes the whole output (epsilon, delta)-DP.
 
     `minimum` is mu; `selection_share` is the part of nu^2 for key selection when processes need
-    the rest; `selection_spending` is how a vote's failure is spent over the triggers.
+    the rest; `selection_spending` is how a vote's failure is spent over the triggers; `closing`
+    tells whether what units have left at a window's end selects further keys.
     """
     check_budget(epsilon, delta)
     check_caps(caps)
     check_minimum(minimum)
     check_processes(processes)
     check_policies(release, selection_spending)
+    check_closing(closing, private_keys, release)
     charges = [charge(process, caps, release, private_keys) for process in processes]
     charged = sum(squares > 0 for squares in charges)
     share = _selection_share(selection_share, charged, private_keys)
 
-    failure = delta / (2 * caps.selections) if private_keys else 0.0  # [beta]
-    delta_threshold = caps.selections * failure
+    closing = closing and not _uses_up_everything(caps, charged)
+    closing_failure = delta / 4 if closing else 0.0  # [beta_c]
+    failure = (delta / 2 - closing_failure) / caps.selections if private_keys else 0.0  # [beta]
+    delta_threshold = caps.selections * failure + closing_failure
     delta_gaussian = delta - delta_threshold  # [delta_0]; with the above exactly delta
     epsilon_gaussian = epsilon * (1 - FLOAT_SHARE)
     nu = nu_of(epsilon_gaussian, delta_gaussian * math.exp(epsilon_gaussian - epsilon))
-    allowance = epsilon * FLOAT_SHARE / (charged + private_keys)  # for each noise process
+    # for each noise process
+    allowance = epsilon * FLOAT_SHARE / (charged + private_keys + closing)
 
     selection = None
     if private_keys:
@@ -107,6 +119,18 @@ def calibrate(
         quantum = quantum_of(process, sigma, caps.records, mechanism, allowance)
         calibrated.append(CalibratedProcess(process, f"process/{position}", sigma, quantum))
 
+    closed = None
+    if closing:
+        assert selection is not None
+        closed = calibrate_closing(
+            nu=nu,
+            costs=closing_costs(selection, calibrated, mechanism),
+            caps=caps,
+            minimum=minimum,
+            failure=closing_failure,
+            quantum=_closing_quantum(allowance),
+        )
+
     return Calibration(
         epsilon=float(epsilon),
         delta=float(delta),
@@ -116,7 +140,21 @@ def calibrate(
         delta_threshold=delta_threshold,
         selection=selection,
         processes=tuple(calibrated),
+        closing=closed,
     )
+
+
+def _uses_up_everything(caps: ContributionBounds, charged: int) -> bool:
+    """Whether a unit's first vote and row cost all of nu^2, so that nothing is left to close."""
+    return caps.selections == 1 and (charged == 0 or caps.squared_norm == 1)
+
+
+def _closing_quantum(allowance: float) -> float:
+    """The finest grid of the closing whose float error is within its allowance."""
+    quantum = CLOSING_QUANTUM_MIN
+    while closing_float_charge(quantum) > allowance:
+        quantum *= 2
+    return quantum
 
 
 def quantum_of(

@@ -13,6 +13,7 @@ Spending = Literal["even", "late"]  # of a vote's failure over the triggers, see
 ProcessKind = Literal["count", "sum", "distinct"]
 
 SELECTION = "selection"
+CLOSING = "closing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,16 @@ class ContributionBounds:
     records: int  # [C]
     records_per_key: int  # [c] per (key, window)
     selections: int  # [Cs] selection votes
+    # [P] sum of the squares of its records per (key, window); 0: what the first two imply
+    squared_norm: int = 0
+
+    def __post_init__(self) -> None:
+        """A larger norm than the other bounds imply is never reached."""
+        if self.records >= 1 and self.records_per_key >= 1:
+            full, rest = divmod(self.records, self.records_per_key)
+            implied = full * self.records_per_key**2 + rest**2
+            squared_norm = min(self.squared_norm or implied, implied)
+            object.__setattr__(self, "squared_norm", squared_norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,19 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class Closing:
+    """At a window's last trigger units lay what they have left of nu^2 on keys that are not out."""
+
+    budget: float  # [nu^2], rounded down
+    vote_cost: float  # of nu^2
+    square_cost: float  # of nu^2, for a unit's sum of squared rows per group
+    quantum: float  # [q] of weights and noise: a power of two
+    weights_max: tuple[int, ...]  # of a unit with m open keys, m = 1..M, in quanta
+    threshold: int  # [tau], in quanta
+    failure: float  # [beta_c] per unit
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """Every number between (epsilon, delta) and the noise."""
 
@@ -77,6 +101,7 @@ class Calibration:
     nu: float  # the whole output is nu-GDP, eligibility aside
     epsilon_gaussian: float  # epsilon less the charge for float error in the noise
     delta_gaussian: float  # [delta_0]
-    delta_threshold: float  # [Cs * beta], 0 with public keys
+    delta_threshold: float  # [Cs * beta + beta_c], 0 with public keys
     selection: Selection | None  # None: keys are public
     processes: tuple[CalibratedProcess, ...]
+    closing: Closing | None = None

@@ -5,11 +5,11 @@ Implements the squared ratio of one unit's shift to the noise, over the whole ou
     nu^2 = Cs s^2 / sigma_k^2 + sum over processes m of charge_m L_m^2 s^2 / sigma_m^2
 
 and the charge for float error in the noise, which moves probabilities by a factor e^error, so
-epsilon by error and delta_0 by the factor. A unit with c_k records in (key, window) k, each of
-size at most L, shifts that process by at most c_k L s; with c_k <= c and sum c_k <= C,
-sum c_k^2 <= C c. `distinct` adds one per (key, window), or one per vote with public keys. Because
-nu^2 caps every history of adaptively chosen inputs, the composition is nu-GDP (Smith and Thakurta
-2022; Koskela et al. 2023).
+epsilon by error and delta_0 by the factor. A unit with n_k records in (key, window) k, each of
+size at most L, shifts that process by at most n_k L s, and the sum of n_k^2 is at most P, the
+square of the unit's norm. `distinct` adds one per (key, window), or one per vote with public keys.
+Because nu^2 caps every history of adaptively chosen inputs, the composition is nu-GDP (Smith and
+Thakurta 2022; Koskela et al. 2023). A closing spends what the unit has left of nu^2, and no more.
 
 Privacy contract: earlier stages must have enforced the caps and the bounds, and each process must
 have noise of its own. A `distinct` process released from the selection process is charged there.
@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from dpsqlp.accounting.closing import KEYS_MAX
 from dpsqlp.accounting.gdp import bisect, delta_of
 from dpsqlp.accounting.model import Calibration, ContributionBounds, Process, ReleasePolicy
 
@@ -44,7 +45,7 @@ def charge(
     0: the process is released from the selection process.
     """
     if process.kind != "distinct":
-        return caps.records * caps.records_per_key
+        return caps.squared_norm
     if not private_keys:
         return caps.selections
     return 0 if release == "every_trigger" else caps.records
@@ -58,6 +59,11 @@ def float_charge(deviation: float, touched: int, mechanism: Mechanism) -> float:
     relative = _DRAW_ERROR + _PATH_ERROR * math.sqrt(mechanism.triggers)
     path = relative * math.sqrt(max(mechanism.variance)) * max(deviation, _TAIL)
     return 4 * mechanism.triggers * touched * path
+
+
+def closing_float_charge(quantum: float) -> float:
+    """The epsilon of float error in the closing's normals, one for each key a unit lays on."""
+    return 4 * KEYS_MAX * (_DRAW_ERROR + _PATH_ERROR) * max(1 / quantum, _TAIL)
 
 
 def squared_nu(
@@ -81,14 +87,17 @@ def epsilon_spent(
 
     Infinite if the thresholds alone use up delta, or if the noise is negligible.
     """
-    selection = calibration.selection
+    selection, closing = calibration.selection, calibration.closing
     failure = 0.0 if selection is None else caps.selections * selection.failure
+    failure += 0.0 if closing is None else closing.failure
     if failure >= calibration.delta:
         return math.inf
     nu = math.sqrt(squared_nu(calibration, caps, mechanism, release))
     float_error = 0.0
     if selection is not None:
         float_error += float_charge(selection.sigma, caps.selections, mechanism)
+    if closing is not None:
+        float_error += closing_float_charge(closing.quantum)
     for calibrated in calibration.processes:
         if charge(calibrated.process, caps, release, selection is not None):
             deviation = calibrated.sigma / calibrated.quantum

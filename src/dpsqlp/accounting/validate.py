@@ -37,6 +37,16 @@ def check_policies(release: ReleasePolicy, selection_spending: Spending) -> None
         _refuse("selection_spending is 'even' or 'late'", selection_spending, "Try 'even'.")
 
 
+def check_closing(closing: bool, private_keys: bool, release: ReleasePolicy) -> None:
+    """Refuse a closing where keys are not selected, or not for the rest of their window."""
+    if closing and not (private_keys and release == "every_trigger"):
+        _refuse(
+            "A closing selects keys under 'every_trigger'",
+            "public keys" if not private_keys else release,
+            "Leave the closing out.",
+        )
+
+
 def check_selection_share(selection_share: float) -> None:
     """Refuse a share that leaves nothing to selection or nothing to the processes."""
     if not (_is_number(selection_share) and 0 < selection_share < 1):

@@ -5,10 +5,7 @@ therefore never held at once. Each piece is admitted by itself: texts become has
 records still take much memory, each unit's records are bounded early.
 
 Privacy contract: early bounding drops only records that the bounding of the trigger drops as well,
-so the trigger's output does not depend on the pieces. A unit keeps records in a fixed order, while
-it has fewer than C, and fewer than c for the record's key and window. These sets form a laminar
-matroid, and the rule is its greedy algorithm. A record that is rejected among some records of its
-unit is also rejected among more of them, and after those of earlier triggers.
+so the trigger's output does not depend on the pieces (docs/proof.md, Lemma 27).
 
 Not covered: a trigger with so many units that their bounded records do not fit into memory. It is
 refused before it runs.
@@ -29,8 +26,7 @@ from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.plan import Plan
 from dpsqlp.sources import memory_limit
 from dpsqlp.stages.admit import MicroBatch, Records
-from dpsqlp.stages.bound import bound
-from dpsqlp.tables.units import UnitTable
+from dpsqlp.stages.bound import bound_early
 
 PIECE_ROWS, PIECE_BYTES = 1 << 20, 64 << 20
 _HELD_BYTES = 1 << 30  # of records, before they are bounded early
@@ -106,12 +102,11 @@ def _shortened(records: Records) -> Records:
 
 
 def _bounded(plan: Plan, records: Records) -> Records:
-    """The records that remain when each unit's are bounded by themselves, without the state."""
+    """The records that remain when each unit's are bounded early, without the state."""
     kept = [np.empty(0, np.int64)]
     for period in np.unique(records.period):
         members = np.flatnonzero(records.period == period)
-        already_selected = np.zeros(len(members), np.bool_)
-        kept.append(bound(plan, UnitTable(), records, members, already_selected).kept)
+        kept.append(bound_early(plan, records, members))
     part = records.subset(np.sort(np.concatenate(kept)))
     used, text = np.unique(part.text, return_inverse=True)
     return replace(part, key_text=part.key_text.take(used), text=text)

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 from urllib.parse import quote
 
@@ -25,12 +25,14 @@ _KNOWN = (
     "delta",
     "privacy_unit_column",
     "privacy_unit_period",
+    "max_contribution_norm",
     "max_rows_contributed",
     "max_rows_per_group",
     "max_selections_contributed",
     "min_privacy_units_per_group",
     "group_selection_share",
     "group_selection_spending",
+    "group_selection_closing",
     "group_selection_strategy",
     "public_groups",
     "timestamp_column",
@@ -41,9 +43,8 @@ _REQUIRED = {
     "epsilon": "Say how much privacy loss is allowed, for example epsilon = 1.",
     "delta": "Give far less than one over the number of units, for example delta = 1e-9.",
     "privacy_unit_column": "Say whose data is protected: privacy_unit_column = user_id.",
-    "max_rows_contributed": "Say how many rows of one unit count over the whole stream, for"
-    " example max_rows_contributed = 32; further rows are dropped.",
 }
+_NORM_MAX = 2.0**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class PrivacyOptions:
     minimum: int
     selection_share: float
     selection_spending: Spending
+    closing: bool | None  # None: where it is possible
+    closing_node: exp.Expr | None
     public_groups: exp.Expr | None  # the name of a public table
     timestamp: exp.Column | None
     mechanism: MechanismName
@@ -214,13 +217,7 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
             raise text.refuse(clause, f"The option {name} is missing", way_out)
 
     reader = _Reader(text, given)
-    records = reader.integer("max_rows_contributed", 1, None)
-    few = math.isqrt(records - 1) + 1  # the root, rounded up
-    caps = ContributionBounds(
-        records=records,
-        records_per_key=reader.integer("max_rows_per_group", records, records),
-        selections=reader.integer("max_selections_contributed", few, records),
-    )
+    caps = _caps(text, clause, reader)
     unit = reader.columns("privacy_unit_column")
     period = given.get("privacy_unit_period")
     timestamp = reader.columns("timestamp_column") if "timestamp_column" in given else (None,)
@@ -238,11 +235,48 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
         selection_spending=cast(
             Spending, reader.choice("group_selection_spending", ("even", "late"))
         ),
+        closing=reader.boolean("group_selection_closing"),
+        closing_node=given.get("group_selection_closing"),
         public_groups=reader.public_groups(),
         timestamp=timestamp[0],
         mechanism=cast(MechanismName, reader.choice("mechanism", ("blt", "tree"))),
         release=cast(ReleasePolicy, reader.choice("release", ("every_trigger", "threshold"))),
     )
+
+
+def _caps(text: Text, clause: PrivacyClause, reader: _Reader) -> ContributionBounds:
+    """The bounds on a unit. The norm bounds all of them; or they imply a norm.
+
+    A unit that fills its norm with one row in each group needs most votes, but a vote for each of
+    them would make every vote too noisy: by default it has the root of the norm.
+    """
+    norm, rows = "max_contribution_norm", "max_rows_contributed"
+    if norm not in reader.given and rows not in reader.given:
+        raise text.refuse(
+            clause,
+            f"The option {norm} is missing",
+            "Say how much one unit may contribute: the squares of its numbers of rows per group add"
+            f" up to the square of the norm. With {norm} = 8 a unit may have one row in each of 64"
+            " groups, or 4 rows in each of 4 groups; further rows are dropped.",
+        )
+    squared_norm = 0
+    if norm in reader.given:
+        value = reader.number(norm, None, 0.0, _NORM_MAX)
+        squared_norm = math.floor(value * value * (1 + 1e-9))  # the root of 48, as it is written
+        if squared_norm == 0:
+            node = reader.given[norm].expression
+            raise text.refuse(
+                node, f"{norm} is at least 1: one row in one group", "Give 1 or more."
+            )
+    records = reader.integer(rows, squared_norm, None)
+    most = (records, rows) if rows in reader.given else (records, f"the square of {norm}")
+    per_group = min(records, math.isqrt(squared_norm) or records)
+    bounds = ContributionBounds(
+        records, reader.integer("max_rows_per_group", per_group, most), 1, squared_norm
+    )
+    votes = math.isqrt(math.isqrt(bounds.squared_norm - 1)) + 1  # the norm's root, rounded up
+    selections = reader.integer("max_selections_contributed", min(votes, records), most)
+    return replace(bounds, selections=selections)
 
 
 def _check_name(text: Text, option: Option) -> None:
@@ -285,7 +319,7 @@ class _Reader:
     text: Text
     given: dict[str, Option]
 
-    def integer(self, name: str, default: int, most: int | None) -> int:
+    def integer(self, name: str, default: int, most: tuple[int, str] | None) -> int:
         if name not in self.given:
             return default
         node = self.given[name].expression
@@ -299,12 +333,11 @@ class _Reader:
                 else f"{name} is a whole number of at least 1",
                 "Give a number.",
             )
-        if most is not None and value > most:
+        if most is not None and value > most[0]:
             raise self.text.refuse(
                 node,
-                f"{name} is above max_rows_contributed ({most}); a unit never reaches it, and pays"
-                " for it",
-                f"Give at most {most}, or raise max_rows_contributed.",
+                f"{name} is above {most[1]} ({most[0]}); a unit never reaches it, and pays for it",
+                f"Give at most {most[0]}, or raise {most[1].removeprefix('the square of ')}.",
             )
         return value
 
@@ -323,6 +356,15 @@ class _Reader:
                 node, f"{name} must be a number above {above:g}{limit}", "Change the value."
             )
         return float(value)
+
+    def boolean(self, name: str) -> bool | None:
+        if name not in self.given:
+            return None
+        node = self.given[name].expression
+        value = _literal(node)
+        if not isinstance(value, bool):
+            raise self.text.refuse(node, f"{name} is true or false", "Give one of the two.")
+        return value
 
     def choice(self, name: str, known: tuple[str, ...]) -> str:
         if name not in self.given:

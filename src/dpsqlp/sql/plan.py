@@ -42,6 +42,7 @@ def make_plan(query: Query) -> Plan:
         private_keys=query.public_keys is None,
         selection_share=query.selection_share,
         selection_spending=query.selection_spending,
+        closing=query.closing,
     )
     return Plan(
         query=query.normal_form,

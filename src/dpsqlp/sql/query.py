@@ -122,6 +122,7 @@ class Query:
     selection_spending: Spending
     mechanism: MechanismName
     release: ReleasePolicy
+    closing: bool  # what units have left at a window's end selects further keys
     public_keys: tuple[bytes, ...] | None  # canonical bytes, sorted; None: selected privately
     processes: tuple[Process, ...]
     outputs: tuple[Output, ...]
@@ -134,6 +135,28 @@ class Query:
             assert self.emit.triggers is not None
             return self.emit.triggers
         return (self.window.size_us + self.emit.lateness_us) // self.emit.interval_us
+
+
+def no_closing(
+    release: ReleasePolicy,
+    public_keys: tuple[bytes, ...] | None,
+    window: Tumble | Hop | None,
+    period_us: int | None,
+) -> str | None:
+    """Why a window cannot end with a closing, in words; None if it can.
+
+    The unit's state must end with the window. Hopping windows may have a period as long as a hop,
+    but the unit's other windows go on.
+    """
+    if public_keys is not None:
+        return "no groups are selected"
+    if release != "every_trigger":
+        return f"release is '{release}'"
+    if isinstance(window, Hop):
+        return "the windows overlap"
+    if window is not None and period_us != window.size_us:
+        return "units outlive a window, since privacy_unit_period is not the window's length"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from dpsqlp.sql.groups import Groups, check_period, check_unit, read_groups, rea
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions, read_privacy
 from dpsqlp.sql.outputs import key_name, read_outputs, released_column
-from dpsqlp.sql.query import Hop, PublicTable, Query, SourceDef, Tumble
+from dpsqlp.sql.query import Hop, PublicTable, Query, SourceDef, Tumble, no_closing
 from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import Scope, safe, sql
 from dpsqlp.sql.release import Post, release_sql
@@ -91,6 +91,7 @@ def compile_query(
     key_types = tuple(types[units : units + len(names)])
     _check_release(text, select, released, key_types, len(aggregates.processes), expressions)
     used = tuple(tables[name] for name in sorted(tables) if _uses(select, options, name))
+    public_keys = _public_keys(text, options, tables, names, key_types, binder)
     return Query(
         source=source,
         row_sql=row_sql,
@@ -114,7 +115,8 @@ def compile_query(
         selection_spending=options.selection_spending,
         mechanism=options.mechanism,
         release=options.release,
-        public_keys=_public_keys(text, options, tables, names, key_types, binder),
+        closing=_closing(text, options, public_keys, groups.window),
+        public_keys=public_keys,
         processes=tuple(aggregates.processes),
         outputs=outputs,
         event_column=_event_column(select, source, timestamp),
@@ -127,6 +129,22 @@ def _caps(options: PrivacyOptions, processes: Sequence[Process]) -> Contribution
     if distinct and not options.selections_given:
         return replace(options.caps, selections=options.caps.records)
     return options.caps
+
+
+def _closing(
+    text: Text,
+    options: PrivacyOptions,
+    public_keys: tuple[bytes, ...] | None,
+    window: Tumble | Hop | None,
+) -> bool:
+    """Whether a window ends with a closing: by default wherever it is possible."""
+    obstacle = no_closing(options.release, public_keys, window, options.period_us)
+    if options.closing and obstacle is not None:
+        assert options.closing_node is not None
+        raise text.refuse(
+            options.closing_node, f"There is no closing here: {obstacle}", "Leave the option out."
+        )
+    return obstacle is None and options.closing is not False
 
 
 def _event_column(select: exp.Select, source: SourceDef, timestamp: exp.Expr | None) -> str | None:

@@ -1,7 +1,8 @@
 """admit: check a micro-batch against the plan, drop records that cannot count, encode the rest.
 
 Privacy contract: whether a record is dropped depends only on that record, the plan and the public
-clock: a null unit, a window or period that is not open at this trigger, a key that is not public.
+clock: a null unit, a window or period that is not open at this trigger, a key that is not public,
+and with a closing a period that is not the window.
 Values are clamped and truncated towards zero in quanta, so that no record adds more than its bound.
 Nothing here reads state (docs/proof.md, Lemma 4).
 """
@@ -95,6 +96,8 @@ def admit(
     if plan.periods is not None:
         period, known = _integers(batch.period)
         keep &= known & _is_open(plan.periods, period, trigger)
+        if plan.calibration.closing is not None:  # a unit's state ends with its one window
+            keep &= period == window
     for column in batch.unit:
         if column.null_count:
             keep &= column.is_valid().to_numpy(zero_copy_only=False)

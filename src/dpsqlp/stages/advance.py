@@ -15,7 +15,7 @@ Proof: docs/proof.md, Lemmas 8, 9, 13, 14 and 17.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
@@ -66,6 +66,24 @@ def advance(
     changed = np.concatenate([candidates, selected[table.rows["updated"][selected] != step]])
     texts = table.texts(table.released.rows[slots])
     return ShardRelease(texts, values, changed, table.ids(selected))
+
+
+def release_also(
+    plan: Plan,
+    noises: Mapping[str, Noise],
+    table: KeyTable,
+    release: ShardRelease,
+    rows: NDArray[np.int64],
+    window: int,
+) -> ShardRelease:
+    """The window's last release with these rows too, which were not released before."""
+    slots = _slots(table, rows)
+    values = _perturb(plan, noises, table, slots, window, plan.triggers)
+    return replace(
+        release,
+        key_text=Encoded.concatenate([release.key_text, table.texts(rows)]),
+        values=np.concatenate([release.values, values]),
+    )
 
 
 def add_public_keys(table: KeyTable, ids: NDArray[np.uint64], texts: Encoded) -> None:

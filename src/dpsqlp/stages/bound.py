@@ -1,10 +1,14 @@
-"""bound: enforce the caps C, c and Cs on every unit, and cast its votes.
+"""bound: enforce the caps C, c and Cs and the norm on every unit, and cast its votes.
 
 Privacy contract (what the accounting charges): over the life of a unit's state at most C records
-are kept, at most c of them for one (key, window), and at most Cs votes are cast. Which ones depends
-only on that unit's own records, in the order (trigger, timestamp, key bytes, window, values), and
-on the keys that earlier triggers selected, which is output; not on other units' records, shards or
-the order of arrival within the micro-batch (docs/proof.md, Lemmas 5 to 8).
+are kept, at most c of them for one (key, window), the squares of their numbers per (key, window)
+add up to at most P, and at most Cs votes are cast. Which ones depends only on that unit's own
+records, in the order (trigger, timestamp, key bytes, window, values), and on the keys that earlier
+triggers selected, which is output; not on other units' records, shards or the order of arrival
+within the micro-batch (docs/proof.md, Lemmas 5 to 8).
+
+A record that would be a unit's (n+1)-th for its (key, window) costs 2n + 1 of P. It is kept if the
+caps and P allow it; a dropped record uses up nothing.
 
 Votes under `every_trigger` (and with public keys): the unit's first kept record for a (key, window)
 votes, unless an earlier trigger selected that key: the vote would be wasted. Under `threshold`: one
@@ -14,6 +18,7 @@ vote there, which tells the key whether the unit has counted in this round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +27,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsqlp.accounting.model import Closing
 from dpsqlp.entropy.prf import Array128
 from dpsqlp.kernels import inlined, kernel, prefetch
 from dpsqlp.plan import Plan
@@ -46,6 +52,7 @@ class Bounded:
     units: NDArray[np.uint32]  # rows of their units
     entries: NDArray[np.uint64]  # slab entries of their pairs, after each record
     new_units: Array128  # ids of the rows appended
+    new_keys: Array128  # ids of the rows appended to the table of keys
 
 
 def find_already_selected(
@@ -68,13 +75,14 @@ def bound(
     members: NDArray[np.int64],
     already_selected: NDArray[np.bool_],
 ) -> Bounded:
-    """Keep the records that the caps allow, of those at these positions, in ascending order.
+    """Keep the records that the bounds allow, of those at these positions, in ascending order.
 
     All records of a unit in the batch must be given at once. `already_selected` tells for each
     record whether its key needs no vote.
     """
     ids = np.take(records.unit, members, axis=0)
     rows, first_seen = table.insert(ids)
+    tags, new_keys = _pair_tags(plan, table, records, members)
     order = _ordered_by_unit(table, rows, records, members)  # of members: by unit, then by time
     size = len(order)
     bounded = Bounded(
@@ -85,7 +93,9 @@ def bound(
         units=np.empty(size, np.uint32),
         entries=np.empty(size, np.uint64),
         new_units=ids[first_seen],
+        new_keys=new_keys,
     )
+    caps = plan.caps
     done = made = 0
     while done < size:
         done, made = _apply(
@@ -96,14 +106,13 @@ def bound(
             order,
             done,
             rows,
+            tags,
             members,
             already_selected,
-            records.key,
-            records.window,
             records.step,
-            (plan.caps.records, plan.caps.records_per_key, plan.caps.selections),
+            (caps.records, caps.records_per_key, caps.squared_norm, caps.selections),
             plan.rounds,
-            32 - plan.triggers.bit_length(),
+            _count_bits(plan),
             made,
             bounded.kept,
             bounded.votes,
@@ -122,45 +131,136 @@ def bound(
         bounded.units[:made],
         bounded.entries[:made],
         bounded.new_units,
+        bounded.new_keys,
     )
 
 
+def bound_early(plan: Plan, records: Records, members: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the records at these positions, those that `bound` may keep, whatever else their units
+    have: for each (key, window) the first that the bounds allow for one, until a unit has had as
+    many of them as the bounds allow records.
+    """
+    table = UnitTable()
+    rows, _ = table.insert(np.take(records.unit, members, axis=0))
+    tags, _ = _pair_tags(plan, table, records, members)
+    order = _ordered_by_unit(table, rows, records, members)
+    keep = np.zeros(len(members), np.bool_)
+    caps = plan.caps
+    pairs_max = min(caps.records, caps.squared_norm)
+    records_per_key = min(caps.records_per_key, math.isqrt(caps.squared_norm))
+    done = 0
+    while done < len(order):
+        done = _apply_early(
+            table.rows,
+            table.slab,
+            table.slab_used,
+            table.free,
+            order,
+            done,
+            rows,
+            tags,
+            (pairs_max, records_per_key),
+            keep,
+        )
+        if done < len(order):
+            table.grow_slab()
+    return members[keep]
+
+
 def redo(
+    plan: Plan,
     table: UnitTable,
     new_units: Array128,
+    new_keys: Array128,
     rows: NDArray[np.int64],
     entries: NDArray[np.uint64],
     votes: NDArray[np.int64],
 ) -> None:
     """Repeat what `bound` did to a table: one kept record per entry, in any order."""
     table.insert(new_units)
+    table.keys.insert(new_keys)
     done = 0
     while done < len(rows):
         done = _redo(
-            table.rows, table.slab, table.slab_used, table.free, done, rows, entries, votes
+            table.rows,
+            table.slab,
+            table.slab_used,
+            table.free,
+            done,
+            rows,
+            entries,
+            votes,
+            _count_bits(plan),
         )
         if done < len(rows):
             table.grow_slab()
 
 
 def contents(table: UnitTable) -> list[NDArray[Any]]:
-    """Per row the id and the numbers of kept records, votes and pairs; then all entries by row."""
+    """Per row the id and the numbers of kept records, squares, votes and pairs; all entries by row;
+    and the keys.
+    """
     rows = table.rows[: table.size]
     pairs = rows["pairs"]
     entries = np.empty(int(pairs.sum(dtype=np.int64)), np.uint64)
     _gather_entries(rows, table.slab, entries)
-    ids = np.stack([rows["id0"], rows["id1"]], axis=1)
-    return [ids, rows["kept"], rows["votes"], pairs, entries]
+    ids, keys = (each.ids(np.arange(len(each))) for each in (table, table.keys))
+    return [ids, rows["kept"], rows["squares"], rows["votes"], pairs, entries, keys]
 
 
-def restore(saved: list[NDArray[Any]]) -> UnitTable:
+def restore(plan: Plan, saved: list[NDArray[Any]]) -> UnitTable:
     """A table with these contents."""
-    ids, kept, votes, pairs, entries = saved
+    ids, kept, squares, votes, pairs, entries, keys = saved
     table = UnitTable()
-    redo(table, ids, np.repeat(np.arange(len(ids)), pairs), entries, np.zeros(len(entries), int))
-    table.rows["kept"][: len(ids)] = kept
-    table.rows["votes"][: len(ids)] = votes
+    rows = np.repeat(np.arange(len(ids)), pairs)
+    redo(plan, table, ids, keys, rows, entries, np.zeros(len(entries), int))
+    for name, numbers in (("kept", kept), ("squares", squares), ("votes", votes)):
+        table.rows[name][: len(ids)] = numbers
     return table
+
+
+def lay_weights(
+    closing: Closing, table: UnitTable, is_out: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each row of the table of keys, how many units lay on it, and the sum of their weights in
+    quanta. `is_out` tells which of these keys are selected.
+
+    A unit lays on its open keys, those with a kept record that are not out. If it has more than the
+    closing allows, it takes those with the smallest ids.
+    """
+    units = np.zeros(len(table.keys), np.int64)
+    weights = np.zeros(len(table.keys), np.int64)
+    rows = table.rows[: table.size]
+    _lay(
+        rows,
+        table.slab,
+        is_out,
+        (closing.budget, closing.vote_cost, closing.square_cost, closing.quantum),
+        np.array(closing.weights_max, np.int64),
+        table.keys.ids(np.arange(len(table.keys))),
+        np.empty(rows["pairs"].max(initial=0), np.int64),
+        units,
+        weights,
+    )
+    return units, weights
+
+
+def _count_bits(plan: Plan) -> int:
+    """How many bits of an entry hold the number of kept records; above are those of the vote."""
+    return 32 - plan.triggers.bit_length()
+
+
+def _pair_tags(
+    plan: Plan, table: UnitTable, records: Records, members: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Array128]:
+    """The tag of each record's (key, window) pair; and keys that the table did not have."""
+    keys = np.take(records.key, members, axis=0)
+    if plan.calibration.closing is not None:
+        tags, first_seen = table.keys.insert(keys)
+        return tags, keys[first_seen]
+    tags = np.empty(len(members), np.int64)
+    _hash_pairs(keys, np.take(records.window, members), tags)
+    return tags, np.empty((0, 2), np.uint64)
 
 
 def _ordered_by_unit(
@@ -286,11 +386,12 @@ def _block_log2(pairs):  # type: ignore[no-untyped-def]
     return log2
 
 
-@inlined
-def _tag(key, window):  # type: ignore[no-untyped-def]
-    """32 bits of a pair of key and window."""
-    mixed = key ^ np.uint64(window) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64((mixed * np.uint64(0xD6E8FEB86659FD93)) >> np.uint64(32))
+@kernel
+def _hash_pairs(keys, windows, tags):  # type: ignore[no-untyped-def]
+    """32 bits of each pair of key and window."""
+    for k in range(len(tags)):
+        mixed = keys[k, 1] ^ np.uint64(windows[k]) * np.uint64(0x9E3779B97F4A7C15)
+        tags[k] = np.int64((mixed * np.uint64(0xD6E8FEB86659FD93)) >> np.uint64(32))
 
 
 @inlined
@@ -370,13 +471,15 @@ def _prefetch_entry(units, slab, row, tag):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _redo(units, slab, used, free, done, rows, entries, votes):  # type: ignore[no-untyped-def]
+def _redo(units, slab, used, free, done, rows, entries, votes, count_bits):  # type: ignore[no-untyped-def]
+    count_mask = np.uint64((1 << count_bits) - 1)
     for k in range(done, len(rows)):
         at = _find_or_add(units, slab, used, free, rows[k], np.int64(entries[k] >> np.uint64(32)))
         if at < 0:
             return k
         slab[at] = max(slab[at], entries[k])  # a pair's entries only grow
         units[rows[k]].kept += 1
+        units[rows[k]].squares += 2 * (entries[k] & count_mask) - np.uint64(1)
         units[rows[k]].votes += votes[k]
     return len(rows)
 
@@ -398,11 +501,11 @@ def _gather_entries(units, slab, entries):  # type: ignore[no-untyped-def]
 
 @kernel
 def _apply(  # type: ignore[no-untyped-def]
-    units, slab, used, free, order, done, rows, members, already_selected, key, window, step, caps,
+    units, slab, used, free, order, done, rows, tags, members, already_selected, step, bounds,
     rounds, count_bits, made, kept, votes, last_vote_step, distinct, kept_units, entries,
 ):  # fmt: skip
     """Decide record by record from `done` on; returns early when the slab is full."""
-    records_max, records_per_key_max, selections_max = caps
+    records_max, records_per_key_max, squares_max, selections_max = bounds
     count_mask = np.uint64((1 << count_bits) - 1)
     fetched = done
     for position in range(done, len(order)):
@@ -411,21 +514,21 @@ def _apply(  # type: ignore[no-untyped-def]
             for ahead in order[position:fetched]:
                 prefetch(units, rows[ahead])
             for ahead in order[position:fetched]:
-                k = members[ahead]
-                _prefetch_entry(units, slab, rows[ahead], _tag(key[k, 1], window[k]))
+                _prefetch_entry(units, slab, rows[ahead], tags[ahead])
         row = rows[order[position]]
         k = members[order[position]]
-        if units[row].kept >= records_max:
+        if units[row].kept >= records_max or units[row].squares >= squares_max:
             continue
-        tag = _tag(key[k, 1], window[k])
-        at = _find_or_add(units, slab, used, free, row, tag)
+        at = _find_or_add(units, slab, used, free, row, tags[order[position]])
         if at < 0:
             return position, made
         entry = slab[at]
         count = entry & count_mask
-        if count >= np.uint64(records_per_key_max):
+        squares = np.int64(units[row].squares) + 2 * np.int64(count) + 1
+        if count >= np.uint64(records_per_key_max) or squares > squares_max:
             continue
         units[row].kept += 1
+        units[row].squares = squares
         voted = np.int64((entry & np.uint64(0xFFFFFFFF)) >> np.uint64(count_bits))
         votes_once = count == 0 and not already_selected[order[position]]
         may_vote = voted < step[k] if rounds else votes_once
@@ -443,3 +546,63 @@ def _apply(  # type: ignore[no-untyped-def]
         entries[made] = slab[at]
         made += 1
     return len(order), made
+
+
+@kernel
+def _apply_early(units, slab, used, free, order, done, rows, tags, bounds, keep):  # type: ignore[no-untyped-def]
+    """Decide record by record from `done` on; returns early when the slab is full."""
+    pairs_max, records_per_key_max = bounds
+    for position in range(done, len(order)):
+        row = rows[order[position]]
+        if units[row].pairs >= pairs_max:
+            continue
+        at = _find_or_add(units, slab, used, free, row, tags[order[position]])
+        if at < 0:
+            return position
+        if slab[at] & np.uint64(0xFFFFFFFF) < np.uint64(records_per_key_max):
+            slab[at] += np.uint64(1)
+            keep[order[position]] = True
+    return len(order)
+
+
+@kernel
+def _lay(units, slab, is_out, costs, weights_max, ids, open_keys, laid, weights):  # type: ignore[no-untyped-def]
+    """Each unit lays what it has left on its open keys. `open_keys` is space for one unit's."""
+    budget, vote_cost, square_cost, quantum = costs
+    for row in range(len(units)):
+        prefetch(slab, np.int64(units[min(row + _FETCH_AHEAD, len(units) - 1)].block))
+        pairs = np.int64(units[row].pairs)
+        left = budget - vote_cost * units[row].votes - square_cost * units[row].squares
+        if pairs == 0 or left <= 0:
+            continue
+        block = np.int64(units[row].block)
+        found = 0
+        for place in range(block, block + (1 << _block_log2(pairs))):
+            key = np.int64(slab[place] >> np.uint64(32))
+            if slab[place] != 0 and not is_out[key]:
+                open_keys[found] = key
+                found += 1
+        if found == 0:
+            continue
+        taken = min(found, len(weights_max))
+        if taken < found:
+            _move_smallest(open_keys, found, taken, ids)
+        weight = min(
+            np.int64(math.floor(math.sqrt(left / taken) / quantum)), weights_max[taken - 1]
+        )
+        if weight > 0:
+            for key in open_keys[:taken]:
+                laid[key] += 1
+                weights[key] += weight
+
+
+@inlined
+def _move_smallest(keys, size, number, ids):  # type: ignore[no-untyped-def]
+    """Move the `number` keys with the smallest ids to the front."""
+    for front in range(number):
+        smallest = front
+        for k in range(front + 1, size):
+            a, b = keys[k], keys[smallest]
+            if ids[a, 0] < ids[b, 0] or (ids[a, 0] == ids[b, 0] and ids[a, 1] < ids[b, 1]):
+                smallest = k
+        keys[front], keys[smallest] = keys[smallest], keys[front]

@@ -79,9 +79,9 @@ class Shards:
             elif not isinstance(table, UnitTable):
                 table.insert(*arrays)
             elif file.name.endswith("snapshot"):
-                table = restore(arrays)
+                table = restore(self._core.plan, arrays)
             else:
-                redo(table, *arrays)
+                redo(self._core.plan, table, *arrays)
         return table
 
     def _empty(self, kind: str) -> Shard:

@@ -1,8 +1,8 @@
 """Shard tables as files: snapshots, and deltas of what one trigger changed.
 
-A unit delta holds the new units and the slab entry of each kept record. A key delta holds the
-changed rows; a snapshot of keys is a delta of all rows. The index, the due rows and the noise
-states follow from the rows: they are not stored, but computed again.
+A unit delta holds the new units, the new keys and the slab entry of each kept record. A key delta
+holds the changed rows; a snapshot of keys is a delta of all rows. The index, the due rows and the
+noise states follow from the rows: they are not stored, but computed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ _STATE_WORDS = KEY_ROW.itemsize // 8 - 2  # of a key's row, without its id
 
 def unit_delta(bounded: Bounded) -> Arrays:
     """The changes of a unit table."""
-    return [bounded.new_units, bounded.units, bounded.entries, bounded.votes]
+    return [
+        bounded.new_units,
+        bounded.new_keys,
+        bounded.units,
+        bounded.entries,
+        bounded.votes,
+    ]
 
 
 def key_delta(table: KeyTable, changed: NDArray[np.int64], known: int) -> Arrays:

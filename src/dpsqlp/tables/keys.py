@@ -67,6 +67,10 @@ class KeyTable(Table):
         """The texts of rows."""
         return Encoded(self._heap, self._texts).take(rows)
 
+    def released_ids(self) -> Array128:
+        """The ids of the keys that have been released."""
+        return self.ids(self.released.rows[: self.released.size])
+
     def schedule(self, rows: NDArray[np.int64]) -> None:
         """Remember when these rows are due. A later call for a row replaces an earlier one."""
         due = self.rows["due"][rows]

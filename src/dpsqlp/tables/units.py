@@ -1,13 +1,17 @@
 """Unit state: the contributions of each unit so far.
 
-Each unit has a row of 32 bytes (id, kept records, votes, pairs, the start of its block in the
-slab). Each (key, window) pair with kept records has 8 bytes in the unit's block: a 32-bit tag of
-the pair, the step of the last vote there, and the number of kept records. A block is a list of up
-to eight entries, then a small hash table; its size follows from the number of pairs.
+Each unit has a row of 36 bytes (id, kept records, votes, pairs, the start of its block in the slab,
+and the sum of the squares of its kept records per pair). Each (key, window) pair with kept records
+has 8 bytes in the unit's block: a 32-bit tag of the pair, the step of the last vote there, and the
+number of kept records. A block is a list of up to eight entries, then a small hash table; its size
+follows from the number of pairs.
 
-Privacy contract: units share no block. Two pairs of one unit with equal tags are merged: their
-records share the cap `c` and their votes share the last step, which drops more, never less
-(docs/proof.md, Lemmas 5 to 8).
+With a closing a tag is the row of the key's 128-bit id in `keys`, so that pairs are told apart
+exactly. That table has the keys of all units of the shard; a period has only one window.
+
+Privacy contract: units share no block. Without a closing, two pairs of one unit with equal tags are
+merged: their records share the cap `c` and cost more of the norm, and their votes share the last
+step, which drops more, never less (docs/proof.md, Lemmas 5 to 8).
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ UNIT_ROW = np.dtype(
         ("votes", np.uint32),
         ("pairs", np.uint32),
         ("block", np.uint32),  # where the unit's block begins in the slab
+        ("squares", np.uint32),
     ]
 )
 
@@ -31,10 +36,11 @@ UNIT_ROW = np.dtype(
 class UnitTable(Table):
     """Units of one shard and period."""
 
-    __slots__ = ("_scratch_bits", "free", "slab", "slab_used")
+    __slots__ = ("_scratch_bits", "free", "keys", "slab", "slab_used")
 
     def __init__(self) -> None:
         super().__init__(UNIT_ROW)
+        self.keys = Table()
         self.slab = np.zeros(64, np.uint64)
         self.slab_used = np.zeros(1, np.int64)  # entries in use
         # by log2 of the block size, the first of a linked list in the slab
@@ -44,7 +50,8 @@ class UnitTable(Table):
     @property
     def nbytes(self) -> int:
         """Memory in use."""
-        return super().nbytes + self.slab[: self.slab_used[0]].nbytes + self._scratch_bits.nbytes
+        entries = self.slab[: self.slab_used[0]].nbytes
+        return super().nbytes + entries + self._scratch_bits.nbytes + self.keys.nbytes
 
     def scratch_bits(self) -> NDArray[np.uint64]:
         """Two zero bits per row, for a caller that leaves them zero; they stay in the cache."""
