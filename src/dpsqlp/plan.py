@@ -239,7 +239,8 @@ def _validate_noise(plan: Plan) -> None:
         raise PlanError(f"Two processes would share their noise; got the purposes {purposes}.")
     for calibrated in plan.calibration.processes:
         process = calibrated.process
-        if process.kind != "count" and (process.kind == "sum") != (process.column is not None):
+        sums = process.kind in ("sum", "squares")
+        if process.kind != "count" and sums != (process.column is not None):
             raise PlanError(f"A sum has a value column, a distinct count has none; got {process}.")
         if calibrated.purpose == SELECTION and not (
             process.kind == "distinct"

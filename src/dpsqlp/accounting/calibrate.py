@@ -165,7 +165,7 @@ def quantum_of(
     Values are truncated towards zero, so a larger quantum is more bias. Counts have 1.
     """
     quantum = 1.0
-    if process.kind == "sum":
+    if process.kind in ("sum", "squares"):
         per_deviation = float_charge(1 / FLOAT_SHARE, touched, mechanism) * FLOAT_SHARE
         quantum = _power_of_two(
             max(process.bound / _LARGEST_VALUE, per_deviation * sigma / allowance)
@@ -178,7 +178,7 @@ def check_noise(
     name: str, deviation: float, touched: int, mechanism: Mechanism, allowance: float
 ) -> None:
     """Refuse noise whose float error exceeds its allowance, or that int64 might not hold."""
-    path = deviation * math.sqrt(max(mechanism.variance))
+    path = deviation * mechanism.path_deviation_max
     error = float_charge(deviation, touched, mechanism)
     if not (error <= allowance and path <= _LARGEST_PATH):
         raise PlanError(

@@ -10,7 +10,7 @@ from typing import Literal
 
 ReleasePolicy = Literal["every_trigger", "threshold"]
 Spending = Literal["even", "late"]  # of a vote's failure over the triggers, see `thresholds`
-ProcessKind = Literal["count", "sum", "distinct"]
+ProcessKind = Literal["count", "sum", "squares", "distinct"]
 
 SELECTION = "selection"
 CLOSING = "closing"
@@ -40,7 +40,8 @@ class Process:
     """One continual sum per (key, window), before calibration.
 
     `count` adds 1 per record, or per record with a value in micro-batch column `column`; `sum`
-    adds that column's clamped value; `distinct` adds 1 per unit.
+    adds that column's value, clamped, less `center`; `squares` adds the square of that, less half
+    of the largest square; `distinct` adds 1 per unit.
     """
 
     name: str
@@ -48,11 +49,22 @@ class Process:
     column: int | None = None
     lower: float = 0.0
     upper: float = 1.0
+    center: float = 0.0
+
+    @property
+    def reach(self) -> float:
+        """The largest distance of a clamped value from the center, as floats subtract."""
+        return max(abs(self.lower - self.center), abs(self.upper - self.center))
+
+    @property
+    def half_square(self) -> float:
+        """Half of the largest square."""
+        return self.reach * self.reach / 2
 
     @property
     def bound(self) -> float:
         """[L], the largest absolute value of one contribution."""
-        return max(abs(self.lower), abs(self.upper))
+        return self.half_square if self.kind == "squares" else self.reach
 
 
 @dataclass(frozen=True, slots=True)

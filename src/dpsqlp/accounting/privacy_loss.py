@@ -56,8 +56,8 @@ def float_charge(deviation: float, touched: int, mechanism: Mechanism) -> float:
 
     `deviation` is sigma in quanta; `touched` is how many of its instances one unit can change.
     """
-    relative = _DRAW_ERROR + _PATH_ERROR * math.sqrt(mechanism.triggers)
-    path = relative * math.sqrt(max(mechanism.variance)) * max(deviation, _TAIL)
+    relative = _DRAW_ERROR + _PATH_ERROR * math.sqrt(mechanism.triggers + 1)  # draws at most
+    path = relative * mechanism.path_deviation_max * max(deviation, _TAIL)
     return 4 * mechanism.triggers * touched * path
 
 

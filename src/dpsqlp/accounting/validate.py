@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, get_args
 
-from dpsqlp.accounting.model import ContributionBounds, Process, ReleasePolicy, Spending
+from dpsqlp.accounting.model import (
+    ContributionBounds,
+    Process,
+    ProcessKind,
+    ReleasePolicy,
+    Spending,
+)
 from dpsqlp.errors import PlanError
 
 _LARGEST_EPSILON = 1000
@@ -70,10 +76,9 @@ def check_processes(processes: Sequence[Process]) -> None:
 
 def _check_process(process: Process) -> None:
     name = f"process {process.name!r}"
-    if process.kind not in ("count", "sum", "distinct"):
-        _refuse(
-            f"The kind of {name} is unknown", process.kind, "Give 'count', 'sum' or 'distinct'."
-        )
+    kinds = get_args(ProcessKind)
+    if process.kind not in kinds:
+        _refuse(f"The kind of {name} is unknown", process.kind, f"Give one of {kinds}.")
     if process.kind == "distinct" and process.column is not None:
         _refuse(
             f"column of {name} must be None: it counts units", process.column, "Leave column out."
@@ -84,23 +89,23 @@ def _check_process(process: Process) -> None:
             process.column,
             "Give the number of a value column.",
         )
-    if process.kind != "sum":
-        if (process.lower, process.upper) != (0, 1):
+    if process.kind not in ("sum", "squares"):
+        if (process.lower, process.upper, process.center) != (0, 1, 0):
             _refuse(
                 f"bounds of {name} are fixed: a {process.kind} adds 0 or 1",
-                (process.lower, process.upper),
-                "Leave lower and upper out.",
+                (process.lower, process.upper, process.center),
+                "Leave lower, upper and center out.",
             )
         return
     if process.column is None:
         _refuse(f"column of {name} is missing", None, "Give the number of a value column.")
     bounds = (process.lower, process.upper)
-    if not all(_is_number(bound) for bound in bounds):
+    if not all(_is_number(value) for value in (*bounds, process.center, process.bound)):
         _refuse(f"bounds of {name} must be finite", bounds, "Give finite lower and upper.")
     if process.lower > process.upper:
         _refuse(f"bounds of {name} are reversed", bounds, "Exchange lower and upper.")
     if process.bound == 0:
-        _refuse(f"bounds of {name} leave only the value 0", bounds, "Widen lower or upper.")
+        _refuse(f"bounds of {name} leave only one value", bounds, "Widen lower or upper.")
 
 
 def check_caps(caps: ContributionBounds) -> None:
@@ -118,6 +123,12 @@ def check_caps(caps: ContributionBounds) -> None:
                 value,
                 f"Lower caps.{name} or raise caps.records.",
             )
+    if not _is_integer(caps.squared_norm, 1):
+        _refuse(
+            "caps.squared_norm must be an integer of at least 1",
+            caps.squared_norm,
+            "Give a norm of 1 or more, or none.",
+        )
 
 
 def _is_number(value: object) -> bool:

@@ -25,11 +25,15 @@ class Mechanism(Protocol):
 
     @property
     def sensitivity(self) -> float:
-        """[s], the length of the longest column of E."""
+        """[s], the length of the longest column of E (blt: with its final row)."""
 
     @property
     def variance(self) -> FloatArray:
         """[b^2(i)] for i = 1..T: the squared length of row i of B."""
+
+    @property
+    def path_deviation_max(self) -> float:
+        """No number that a path adds up deviates by more; float error is relative to it."""
 
     @property
     def state_size(self) -> int:

@@ -57,6 +57,11 @@ class Tree:
         object.__setattr__(self, "variance", variance)
 
     @property
+    def path_deviation_max(self) -> float:
+        """The largest deviation of a release."""
+        return math.sqrt(max(self.variance))
+
+    @property
     def state_size(self) -> int:
         """The number of heights, max(1, ceil(log2 T))."""
         return max(1, (self.triggers - 1).bit_length())

@@ -1,9 +1,11 @@
 """Aggregates: the noise processes that they need, and their formulas over released columns.
 
 Implements COUNT(*), COUNT(x), COUNT(DISTINCT unit), SUM as processes; AVG from a sum and a count of
-the rows that have a value; VARIANCE and STDDEV also from a sum of squares, squared after clamping.
-Equal processes are shared. The standard deviation of a quotient is a first-order (delta-method)
-estimate from released values; the noises of different processes are independent.
+the rows that have a value; VARIANCE and STDDEV also from a sum of squares. These sums are centred:
+a value counts as its distance from the middle of its bounds, which is at most half their width; a
+square of that less half of the largest. A SUM beside them is the centred sum plus middle times
+count. Equal processes are shared. The standard deviation of a quotient is a first-order
+(delta-method) estimate from released values; the noises of different processes are independent.
 
 Privacy contract: every value column is bounded by its process; a value without bounds is refused.
 """
@@ -86,9 +88,24 @@ class Aggregates:
         lower, upper = self._bounds(place, node, kind, named)
         column = self._value(node.this, condition, kind)
         if kind == "SUM":
+            return self._sum(column, lower, upper, name)
+        if lower == upper:
+            raise self.text.refuse(
+                place, f"With these bounds every value counts as {lower:g}", "Widen the bounds."
+            )
+        return self._moments(kind, column, lower, upper, name)
+
+    def _sum(self, column: int, lower: float, upper: float, name: str) -> Formula:
+        """From the processes of an AVG that was read before, if there is one."""
+        middle = _middle(lower, upper)
+        centred = self._find("sum", column, lower, upper, middle)
+        if centred is None or middle == 0:
             total = self._process(name, "sum", column, lower, upper)
             return Formula(f"p{total}", f"p{total}_sd", (total,))
-        return self._moments(kind, column, lower, upper, name)
+        number = self._process(name, "count", column)
+        s, n, m = f"p{centred}", f"p{number}", f"({middle!r})"
+        deviation = f"SQRT({s}_sd * {s}_sd + {m} * {m} * {n}_sd * {n}_sd)"
+        return Formula(f"({s} + {m} * {n})", deviation, (centred, number))
 
     def _count(self, node: exp.Expr, condition: exp.Expr | None, name: str) -> Formula:
         this = node.this
@@ -125,25 +142,29 @@ class Aggregates:
         return self._process(name, "distinct", None)
 
     def _moments(self, kind: str, column: int, lower: float, upper: float, name: str) -> Formula:
-        """AVG, VARIANCE and STDDEV from s = sum, n = count, q = sum of squares."""
-        total = self._process(f"{name}_sum", "sum", column, lower, upper)
+        """AVG, VARIANCE and STDDEV from s = sum, n = count, q = sum of squares, centred: `mean` is
+        the distance of the mean from the middle, and q has lost h for each row.
+        """
+        middle = _middle(lower, upper)
+        total = self._process(f"{name}_sum", "sum", column, lower, upper, middle)
         number = self._process(f"{name}_count", "count", column)
         s, n = f"p{total}", f"p{number}"
         mean = f"({s} / {n})"
         if kind == "AVG":
             variance = f"{s}_sd * {s}_sd + {mean} * {mean} * {n}_sd * {n}_sd"
+            average = f"({middle!r}) + {mean}"
             return Formula(
-                f"CASE WHEN {n} >= 1 THEN LEAST(GREATEST({mean}, {lower!r}), {upper!r}) END",
+                f"CASE WHEN {n} >= 1 THEN LEAST(GREATEST({average}, {lower!r}), {upper!r}) END",
                 f"CASE WHEN {n} >= 1 THEN SQRT({variance}) / {n} END",
                 (total, number),
             )
-        squares = self._squares(name, column, lower, upper)
-        q = f"p{squares}"
+        squares = self._process(f"{name}_squares", "squares", column, lower, upper, middle)
+        q, h = f"p{squares}", f"{self.processes[squares].half_square!r}"
         sample = not kind.endswith("_POP")
         m = f"({n} - 1)" if sample else n
-        spread = f"(({q} - {s} * {mean}) / {m})"
-        # d/dq = 1/m, d/ds = -2 mean/m; d/dn = (mean^2 - spread)/m, for both divisors
-        slope = f"({mean} * {mean} - {spread})"
+        spread = f"(({q} + {h} * {n} - {s} * {mean}) / {m})"
+        # d/dq = 1/m, d/ds = -2 mean/m; d/dn = (h + mean^2 - spread)/m, for both divisors
+        slope = f"({h} + {mean} * {mean} - {spread})"
         deviation = (
             f"SQRT({q}_sd * {q}_sd + 4 * {mean} * {mean} * {s}_sd * {s}_sd"
             f" + {slope} * {slope} * {n}_sd * {n}_sd) / {m}"
@@ -161,16 +182,6 @@ class Aggregates:
             f"CASE WHEN {least} AND {spread} > 0 THEN {deviation} / (2 * SQRT({spread})) END",
             used,
         )
-
-    def _squares(self, name: str, column: int, lower: float, upper: float) -> int:
-        """Squares of the clamped value: clamping the square would keep far negative values."""
-        value = self.values[column]
-        clamped = f"LEAST(GREATEST({value}, {lower!r}), {upper!r})"
-        squared = f"CASE WHEN NOT ISNAN({value}) THEN {clamped} * {clamped} END"
-        most = max(lower * lower, upper * upper)
-        least = 0.0 if lower <= 0 <= upper else min(lower * lower, upper * upper)
-        index = self._column(squared)
-        return self._process(f"{name}_squares", "sum", index, least, most)
 
     def _value(self, node: exp.Expr, condition: exp.Expr | None, kind: str) -> int:
         """The value column of an argument. Numbers are doubles; COUNT of anything else is 1."""
@@ -203,16 +214,26 @@ class Aggregates:
         column: int | None,
         lower: float = 0.0,
         upper: float = 1.0,
+        center: float = 0.0,
     ) -> int:
-        for index, known in enumerate(self.processes):
-            if (known.kind, known.column, known.lower, known.upper) == (kind, column, lower, upper):
-                return index
+        found = self._find(kind, column, lower, upper, center)
+        if found is not None:
+            return found
         name = name.lower()  # the fingerprint covers it, and case does not matter
         taken = {process.name for process in self.processes}
         names = (name, *(f"{name}_{n}" for n in range(2, len(taken) + 2)))
         unique = next(n for n in names if n not in taken)
-        self.processes.append(Process(unique, kind, column, lower, upper))
+        self.processes.append(Process(unique, kind, column, lower, upper, center))
         return len(self.processes) - 1
+
+    def _find(
+        self, kind: ProcessKind, column: int | None, lower: float, upper: float, center: float
+    ) -> int | None:
+        """A process that adds the same."""
+        for index, known in enumerate(self.processes):
+            if known == Process(known.name, kind, column, lower, upper, center):
+                return index
+        return None
 
     def _bounds(
         self, place: exp.Expr, node: exp.Expr, kind: str, named: list[exp.Expr]
@@ -328,6 +349,10 @@ def default_name(node: exp.Expr) -> str | None:
     if isinstance(node.this, exp.Column):
         return f"{kind.lower()}_{node.this.name}"
     return "count_units" if isinstance(node.this, exp.Distinct) else None
+
+
+def _middle(lower: float, upper: float) -> float:
+    return lower / 2 + upper / 2
 
 
 def _number(node: exp.Expr) -> float | None:

@@ -295,7 +295,7 @@ def _columns(query: Query, plan: Plan) -> str:
         process = calibrated.process
         bounds = (
             f", values clamped to [{process.lower:g}, {process.upper:g}]"
-            if process.kind == "sum"
+            if process.kind in ("sum", "squares")
             else ""
         )
         free = ", from the selection's noise at no further cost"

@@ -15,12 +15,13 @@ from dpsqlp.sql.release import FIXED
 def read_outputs(
     text: Text, select: exp.Select, groups: Groups, aggregates: Aggregates
 ) -> tuple[Output, ...]:
-    """The SELECT list over the released columns. Plain aggregates name their processes first."""
+    """The SELECT list over the released columns. Counts name their processes first; sums are read
+    last, since they may share those of an average.
+    """
     projections = list(select.expressions)
     formulas: dict[int, Formula] = {}
-    direct = [p for p in projections if _is_direct(p.unalias())]
-    composed = [p for p in projections if is_aggregate(p.unalias()) and p not in direct]
-    for projection in (*direct, *composed):
+    found = [p for p in projections if is_aggregate(p.unalias())]
+    for projection in sorted(found, key=lambda p: _reading_order(p.unalias())):
         node = projection.unalias()
         formulas[id(projection)] = aggregates.read(node, _output_name(text, projection))
     outputs = [_output(text, p, groups, formulas.get(id(p))) for p in projections]
@@ -28,10 +29,12 @@ def read_outputs(
     return tuple(outputs)
 
 
-def _is_direct(node: exp.Expr) -> bool:
+def _reading_order(node: exp.Expr) -> int:
     inner = node.this if isinstance(node, exp.Filter) else node
     kinds = [inner, inner.this] if inner.args.get("this") else [inner]
-    return is_aggregate(node) and any(isinstance(k, exp.Count | exp.Sum) for k in kinds)
+    if any(isinstance(kind, exp.Count) for kind in kinds):
+        return 0
+    return 2 if any(isinstance(kind, exp.Sum) for kind in kinds) else 1
 
 
 def _output_name(text: Text, projection: exp.Expr) -> str:

@@ -211,10 +211,12 @@ def _quantise(plan: Plan, batch: MicroBatch, rows: int) -> NDArray[np.int64]:
         column = pc.cast(batch.values[process.column], pa.float64(), safe=False)
         numbers = pc.fill_null(column, np.nan).to_numpy(zero_copy_only=False)
         absent = np.isnan(numbers)
-        if process.kind == "sum":
-            clamped = np.clip(numbers, process.lower, process.upper)
-            values[:, position] = np.trunc(np.where(absent, 0.0, clamped) / calibrated.quantum)
-        else:
+        if process.kind == "count":
             values[:, position] = 1
+        else:
+            clamped = np.clip(numbers, process.lower, process.upper) - process.center
+            if process.kind == "squares":
+                clamped = clamped * clamped - process.half_square
+            values[:, position] = np.trunc(np.where(absent, 0.0, clamped) / calibrated.quantum)
         values[absent, position] = ABSENT
     return values
