@@ -44,7 +44,7 @@ class Executors:
     ) -> Batches:
         """A task, on this worker."""
         tasks._WORKERS, tasks._partition = worker, lambda: shard
-        return list(task(iter(batches)))  # type: ignore[operator]
+        return list(task(iter(batches)))
 
     def home(self, unit: int, shards: int) -> int:
         """The shard that Spark finds for a unit's hash."""

@@ -115,6 +115,7 @@ class Changes:
     trigger: int
     tables: Iterable[tuple[str, TableLog]]  # by name, all that stay open
     digests: Iterable[str]  # of the bounded input, by place
+    closed: Iterable[TableLog] = ()  # tables that close: their files are not needed any more
 
 
 class Journal:
@@ -250,6 +251,7 @@ class Journal:
         The number of rows, the columns, and the number of inputs left behind are public.
         """
         before = self.manifest.files()
+        before |= {file.name for log in changes.closed for file in log.files}
         name = f"releases/{changes.trigger}.arrow"
         known = self.storage.get(name)  # of an attempt that may have been published
         if known not in (None, release):

@@ -1,6 +1,10 @@
-"""The Spark engine's driver: a trigger is one Spark job of two stages.
+"""The Spark engine's driver: a trigger is one Spark job of two stages, or of four if it is the last
+trigger of a window that ends with a closing.
 
     rows (Spark SQL) ──▶ by unit: bound ──▶ by key: advance ──▶ driver: commit, publish
+                                                     │             ▲
+                                                     ▼             │
+                                               by unit: lay ──▶ by key: close
 
 The journal is the local engine's, on storage that the driver and the executors share, so a pipeline
 can move between the two engines. Triggers follow the clock's grid: this engine decides when a
@@ -23,11 +27,20 @@ from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.secret_file import load_secret
 from dpsqlp.engines.spark.session import configure_session, new_session, redact_errors
-from dpsqlp.engines.spark.tasks import PAYLOADS, AdvanceTask, BoundTask, read_payloads
+from dpsqlp.engines.spark.tasks import (
+    PAYLOADS,
+    AdvanceTask,
+    BoundTask,
+    CloseTask,
+    LayTask,
+    Task,
+    read_log,
+    read_payloads,
+    shards_went_wrong,
+)
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.prf import Array128
 from dpsqlp.entropy.secret import Secret
-from dpsqlp.errors import StateError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import OffsetT, RangeT, Source
 from dpsqlp.sql.query import Query
@@ -37,7 +50,7 @@ from dpsqlp.stages.route import HASHED_KINDS, SEED
 from dpsqlp.state.journal import Changes, Intent, secret_check
 from dpsqlp.state.remote import storage_at
 from dpsqlp.state.sealed import SealedStorage
-from dpsqlp.state.shards import File, TableLog, open_tables, parse_name, shard_name
+from dpsqlp.state.shards import TableLog, open_tables, parse_name, shard_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,7 +144,9 @@ class SparkEngine(Engine):
 
     @redact_errors("run the trigger")
     def _compute(self, intent: Intent, records: DataFrame) -> tuple[Changes, TriggerRelease]:
-        """Run the plan: executors admit, bound and combine by unit, then advance by key."""
+        """Run the plan: executors admit, bound and combine by unit, then advance by key. If a
+        window has its closing, then they lay by unit and close by key.
+        """
         manifest = self.journal.manifest
         task = (
             self._state,
@@ -141,46 +156,52 @@ class SparkEngine(Engine):
             intent.trigger,
             manifest.trigger,
         )
-        payloads = (
-            records.mapInArrow(BoundTask(*task), PAYLOADS)
-            .repartitionById(self.shards, "shard")
-            .mapInArrow(AdvanceTask(*task), PAYLOADS)
-            .toArrow()
-        )
-        logs, parts = self._parse_payloads(intent.trigger, payloads)
+        stages: list[Task] = [AdvanceTask(*task)]
+        if self.plan.closes(intent.trigger) is not None:
+            stages += [LayTask(*task), CloseTask(*task)]
+        payloads = records.mapInArrow(BoundTask(*task), PAYLOADS)
+        for stage in stages:
+            payloads = payloads.repartitionById(self.shards, "shard").mapInArrow(stage, PAYLOADS)
+        logs, parts = self._parse_payloads(intent.trigger, payloads.toArrow())
         selected = [(part.window, part.selected) for part in parts]
         self.core.close_trigger(self.state, intent.trigger, selected)
-        tables = {name: log for name, log in logs.items() if log is not None}
+        stay_open = self._open_tables(intent.trigger + 1)
+        tables = {name: log for name, log in logs.items() if name in stay_open}
+        closed = [log for name, log in logs.items() if name not in stay_open]
         tables |= self.journal.save_selected(self.state.selected, intent.trigger)
         digests = [part.digest for part in parts]
-        return Changes(intent.trigger, tables.items(), digests), self._collect(intent, parts)
+        changes = Changes(intent.trigger, tables.items(), digests, closed)
+        return changes, self._collect(intent, parts)
 
     def _parse_payloads(
         self, trigger: int, payloads: pa.Table
-    ) -> tuple[dict[str, TableLog | None], list[_KeyShard]]:
-        """The files that executors wrote, by table (None if it closed), and the releases of key
-        shards in order. Refused unless every shard ran once.
+    ) -> tuple[dict[str, TableLog], list[_KeyShard]]:
+        """The files of the shards' tables, and the releases of key shards in order. Refused unless
+        every shard ran once in each stage: it passes on what the stages before said of their own.
         """
-        logs: dict[str, TableLog | None] = {}
+        logs: dict[str, TableLog] = {}
         parts: list[_KeyShard] = []
         for header, arrays in read_payloads(payloads.to_batches()):
             name = header["table"]
             if name in logs:
-                raise _shards_went_wrong(trigger)
-            logs[name] = _log(header["log"])
+                raise shards_went_wrong(trigger)
+            logs[name] = read_log(header["log"])
             if "digest" in header:
                 _, (window, shard) = parse_name(name)
                 data, offsets, values, selected = arrays
                 texts = Encoded(data, offsets)
                 parts.append(_KeyShard(window, shard, header["digest"], texts, values, selected))
-        expected = {
+        if set(logs) != self._open_tables(trigger):
+            raise shards_went_wrong(trigger)
+        return logs, sorted(parts, key=lambda part: (part.window, part.shard))
+
+    def _open_tables(self, trigger: int) -> set[str]:
+        """The names of the shards' tables that a trigger has open."""
+        return {
             shard_name(kind, shard_id)
             for shard in range(self.shards)
             for kind, shard_id in open_tables(self.plan, trigger, shard)
         }
-        if set(logs) != expected:
-            raise _shards_went_wrong(trigger)
-        return logs, sorted(parts, key=lambda part: (part.window, part.shard))
 
     def _unit_shard(self) -> str:
         """The number of a row's unit shard, as `stages.route` has it."""
@@ -205,7 +226,7 @@ class SparkEngine(Engine):
 
 @dataclass(frozen=True, slots=True)
 class _KeyShard:
-    """What `AdvanceTask` sends the driver about one shard of a window."""
+    """What the driver is sent about one shard of a window."""
 
     window: int
     shard: int
@@ -213,16 +234,3 @@ class _KeyShard:
     key_text: Encoded
     values: NDArray[np.int64]
     selected: Array128
-
-
-def _log(described: dict[str, Any] | None) -> TableLog | None:
-    if described is None:
-        return None
-    return TableLog(described["rows"], tuple(File(**file) for file in described["files"]))
-
-
-def _shards_went_wrong(trigger: int) -> StateError:
-    return StateError(
-        f"Spark did not run every shard of trigger {trigger} exactly once. Nothing was released."
-        " Run it again. If the error returns, dpsqlp does not support this version of Spark."
-    )

@@ -6,6 +6,9 @@ holds, plus the deltas it missed, or else from the files. It computes, and write
 output is payloads, arrays packed into one value, so that Spark moves a few rows instead of one row
 for each key.
 
+At a window's last trigger the tables of that window are needed twice, maybe on another worker. So
+they are written although they close, and payloads carry the names of their files.
+
 The same records give the same bytes, whatever the order of rows within a partition. So a task that
 is retried, or runs twice, does no harm.
 """
@@ -13,6 +16,7 @@ is retried, or runs twice, does no harm.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,24 +33,35 @@ from dpsqlp.engines.secret_file import load_secret
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
+from dpsqlp.stages.advance import ShardRelease
+from dpsqlp.stages.closing import Weights
 from dpsqlp.stages.combine import Groups, merge
 from dpsqlp.stages.route import key_shards
 from dpsqlp.state.arrays import pack, unpack
 from dpsqlp.state.journal import input_digest, read_manifest, secret_check
 from dpsqlp.state.remote import storage_at
 from dpsqlp.state.sealed import SealedStorage
-from dpsqlp.state.shards import Held, Shard, Shards, TableLog, parse_name, selected_name, shard_name
+from dpsqlp.state.shards import (
+    File,
+    Held,
+    Shard,
+    Shards,
+    TableLog,
+    parse_name,
+    selected_name,
+    shard_name,
+)
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.table import Table
 from dpsqlp.tables.units import UnitTable
 
 PAYLOADS = "shard INT, payload BINARY"
 _FORGET_AFTER = 8  # triggers that another worker has run a shard
-_PAYLOAD_GROUPS = 1 << 20
+_PAYLOAD_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Task(ABC):
     """One stage of a trigger, for the shard of the partition that it is given."""
 
     state: str
@@ -55,6 +70,10 @@ class Task:
     secret_check: str
     trigger: int
     committed: int | None  # the trigger before; None at the first
+
+    @abstractmethod
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the shard of this partition."""
 
     def worker(self) -> Worker:
         """This process's tables of the pipeline, as of the trigger before."""
@@ -80,7 +99,12 @@ class BoundTask(Task):
                 " not support this version of Spark; please report it."
             )
         selected = worker.selected()
-        by_id = np.lexsort(records.unit.T)  # an order that does not come from Spark
+        # An order that does not come from Spark. New units are numbered in it; for a closing, new
+        # keys as well.
+        numbered = records.unit
+        if plan.calibration.closing is not None:
+            numbered = np.hstack([records.key, records.unit])
+        by_id = np.lexsort(numbered.T)
         for period in plan.open_periods(self.trigger):
             name = shard_name("units", (period, shard))
             table = worker.take(name)
@@ -90,14 +114,14 @@ class BoundTask(Task):
             yield _payload(shard, worker.save(name, table, bounded))
             targets = key_shards(groups.key, worker.shards)
             for target in range(worker.shards):
-                members = np.flatnonzero(targets == target)
-                for begin in range(0, len(members), _PAYLOAD_GROUPS):
-                    part = members[begin : begin + _PAYLOAD_GROUPS]
+                for part in _parts(np.flatnonzero(targets == target)):
                     yield _payload(target, {"groups": len(part)}, _groups_arrays(groups, part))
 
 
 class AdvanceTask(Task):
-    """Groups of a key shard in, releases out."""
+    """Groups of a key shard in, releases out; and to all unit shards, which keys are out of the
+    window that has its closing.
+    """
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the shard of this partition."""
@@ -106,7 +130,7 @@ class AdvanceTask(Task):
         for header, arrays in read_payloads(batches):
             if "groups" in header:
                 parts.append(arrays)
-            else:  # a message of the stage before, for the driver
+            else:  # a message of the stage before
                 yield _payload(shard, header)
         groups = _groups(parts, len(plan.calibration.processes))
         for window in plan.windows.open(self.trigger):
@@ -116,9 +140,61 @@ class AdvanceTask(Task):
             mine = merge([groups], window, shard, worker.shards)
             released = worker.core.by_key(table, mine, window, self.trigger)
             header = worker.save(name, table, released.changed) | {"digest": input_digest(mine)}
-            texts = released.key_text
-            arrays = [texts.data, texts.offsets, released.values, released.selected]
+            yield _payload(shard, header, _release_arrays(released))
+            if window == plan.closes(self.trigger):
+                out = table.released_ids()
+                for part in _parts(np.arange(len(out))):
+                    for target in range(worker.shards):
+                        yield _payload(target, {"out": len(part)}, [out[part]])
+
+
+class LayTask(Task):
+    """Which keys are out, for a unit shard; what its units lay on others out, by key shard."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the shard of this partition."""
+        shard, worker = _partition(), self.worker()
+        # The period of a window that has its closing is the window.
+        name = shard_name("units", (worker.closing_window(), shard))
+        out, found = Table(), []
+        for header, arrays in read_payloads(batches):
+            if "out" in header:
+                out.insert(*arrays)
+                continue
+            if header["table"] == name:
+                found.append(header)
             yield _payload(shard, header, arrays)
+        table = worker.take_saved(name, found)
+        assert isinstance(table, UnitTable)
+        weights = worker.core.lay(table, out)
+        targets = key_shards(weights.key, worker.shards)
+        for target in range(worker.shards):
+            for part in _parts(np.flatnonzero(targets == target)):
+                arrays = [weights.key[part], weights.units[part], weights.weight[part]]
+                yield _payload(target, {"weights": len(part)}, arrays)
+
+
+class CloseTask(Task):
+    """The last release of a key shard and the weights on its keys in, the whole release out."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the shard of this partition."""
+        shard, worker = _partition(), self.worker()
+        window = worker.closing_window()
+        name = shard_name("keys", (window, shard))
+        parts, found, released = [], [], []
+        for header, arrays in read_payloads(batches):
+            if "weights" in header:
+                parts.append(arrays)
+            elif header["table"] == name:
+                found.append(header)
+                released = arrays
+            else:
+                yield _payload(shard, header, arrays)
+        table = worker.take_saved(name, found)
+        assert isinstance(table, KeyTable)
+        release = worker.core.close(window, table, _release(released), [_weights(parts)])
+        yield _payload(shard, found[0], _release_arrays(release))
 
 
 class Worker:
@@ -168,6 +244,21 @@ class Worker:
             return self.core.new_key_table(shard, self.shards)
         return self._files.load(name, self._logs[name], self._trigger - 1, held)
 
+    def closing_window(self) -> int:
+        """The window that has its closing now."""
+        window = self.core.plan.closes(self._trigger)
+        assert window is not None
+        return window
+
+    def take_saved(self, name: str, found: Sequence[dict[str, Any]]) -> Shard:
+        """A table as a stage of this trigger has saved it, which one message tells. The worker no
+        longer holds it: its window is over.
+        """
+        if len(found) != 1:
+            raise shards_went_wrong(self._trigger)
+        _, held = self._held.pop(name, (0, None))
+        return self._files.load(name, read_log(found[0]["log"]), self._trigger, held)
+
     def selected(self) -> dict[int, Table]:
         """The keys selected before, by window. Tasks only read them, so the worker keeps them."""
         found = {}
@@ -179,19 +270,34 @@ class Worker:
         return found
 
     def save(self, name: str, table: Shard, change: Any) -> dict[str, Any]:
-        """Write the changes and hold the table; returns its entry for the manifest."""
+        """Write the changes and hold the table, if a later stage or trigger needs it; returns the
+        message that says where it is.
+        """
         kind, (item, _) = parse_name(name)
         plan = self.core.plan
         grid = plan.windows if kind == "keys" else plan.periods
-        if grid is not None and item not in grid.open(self._trigger + 1):
-            return {"table": name, "log": None}
         log = self._logs.get(name, TableLog(0))
-        log = self._files.save(name, table, change, log, self._trigger)
-        self._held[name] = (self._trigger, Held(table, log))
+        stays_open = grid is None or item in grid.open(self._trigger + 1)
+        if stays_open or item == plan.closes(self._trigger):
+            log = self._files.save(name, table, change, log, self._trigger)
+            self._held[name] = (self._trigger, Held(table, log))
         return {"table": name, "log": asdict(log)}
 
 
 _WORKERS: dict[tuple[str, str, str], Worker] = {}
+
+
+def read_log(described: dict[str, Any]) -> TableLog:
+    """A table's log as a message has it."""
+    return TableLog(described["rows"], tuple(File(**file) for file in described["files"]))
+
+
+def shards_went_wrong(trigger: int) -> StateError:
+    """The error for a shard that did not run exactly once in each stage."""
+    return StateError(
+        f"Spark did not run every shard of trigger {trigger} exactly once. Nothing was released."
+        " Run it again. If the error returns, dpsqlp does not support this version of Spark."
+    )
 
 
 def read_payloads(
@@ -212,6 +318,12 @@ def _payload(
     return pa.RecordBatch.from_arrays(
         [pa.array([shard], pa.int32()), pa.array([payload], pa.binary())], ["shard", "payload"]
     )
+
+
+def _parts(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Rows in parts, each for one payload."""
+    for begin in range(0, len(rows), _PAYLOAD_ROWS):
+        yield rows[begin : begin + _PAYLOAD_ROWS]
 
 
 def _partition() -> int:
@@ -252,3 +364,21 @@ def _groups(parts: list[list[NDArray[Any]]], processes: int) -> Groups:
         votes[order],
         values[order],
     )
+
+
+def _release_arrays(release: ShardRelease) -> list[NDArray[Any]]:
+    texts = release.key_text
+    return [texts.data, texts.offsets, release.values, release.selected]
+
+
+def _release(arrays: list[NDArray[Any]]) -> ShardRelease:
+    data, offsets, values, selected = arrays
+    return ShardRelease(Encoded(data, offsets), values, np.empty(0, np.int64), selected)
+
+
+def _weights(parts: list[list[NDArray[Any]]]) -> Weights:
+    """The weights of all parts, in an order that does not come from Spark."""
+    none = [np.empty((0, 2), np.uint64), *[np.empty(0, np.int64)] * 2]
+    key, units, weight = map(np.concatenate, zip(none, *parts, strict=True))
+    order = np.lexsort((weight, units, *key.T))
+    return Weights(key[order], units[order], weight[order])
