@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
 
+from dpsqlp.accounting import epsilon_of
 from dpsqlp.sql import compile_script, explain, explain_text, explain_total, make_plan
 
 FILES = sorted((Path(__file__).parent / "explained").glob("*.sql"))
@@ -52,7 +55,8 @@ def test_the_numbers_are_all_there() -> None:
         numbers
     )
     assert set(numbers["caps"]) == {
-        "max_rows_contributed", "max_rows_per_group", "max_selections_contributed",
+        "max_contribution_norm", "max_rows_contributed", "max_rows_per_group",
+        "max_selections_contributed",
     }  # fmt: skip
     selection, columns = numbers["selection"], numbers["columns"]
     wanted = {
@@ -68,21 +72,92 @@ def test_the_numbers_are_all_there() -> None:
     assert all(isinstance(threshold, int) for threshold in selection["thresholds"])
     for column in columns:
         wanted = {"name", "mechanism", "sensitivity", "sigma", "quantum", "standard_deviation"}
-        assert wanted <= set(column)
+        assert wanted | {"contribution_max"} <= set(column)
         assert len(column["standard_deviation"]) == numbers["triggers"]
     assert json.loads(json.dumps(numbers)) == numbers
 
 
-def test_the_account_adds_up() -> None:
-    """nu^2 is the sum of what selection and columns spend, by the definitions of explain."""
-    sink = compile_script(FILES[0].read_text()).sinks[0]
-    plan = make_plan(sink.query)
-    numbers = explain(sink.query, plan)
-    caps = numbers["caps"]
-    spent = caps["max_selections_contributed"] / numbers["selection"]["sigma"] ** 2
-    squares = caps["max_rows_contributed"] * caps["max_rows_per_group"]
+ACCOUNTS = {
+    (script.stem, sink.name): sink.query
+    for script in FILES
+    for sink in compile_script(script.read_text(), folder=str(script.parent)).sinks
+}
+
+
+@pytest.mark.parametrize("name", ACCOUNTS, ids="-".join)
+def test_the_account_adds_up(name: tuple[str, str]) -> None:
+    """nu^2 is the sum of what selection and columns spend, and delta that of its parts, by the
+    definitions of explain.
+    """
+    query = ACCOUNTS[name]
+    numbers = explain(query, make_plan(query))
+    caps, selection = numbers["caps"], numbers["selection"]
+    parts = [numbers[part] for part in ("delta_gaussian", "delta_votes", "delta_closing")]
+    assert math.fsum(parts) == pytest.approx(numbers["delta"], rel=1e-12)
+    assert parts[1] + parts[2] == numbers["delta_threshold"]
+    spent = 0.0
+    if selection is not None:
+        votes = caps["max_selections_contributed"]
+        spent = votes * (selection["sensitivity"] / selection["sigma"]) ** 2
+        assert parts[1] == pytest.approx(votes * selection["failure_per_vote"], rel=1e-12)
     for column in numbers["columns"]:
-        if column["noise"] != "selection":
-            spent += squares * (max(map(abs, column["bounds"])) / column["sigma"]) ** 2
-    spent *= numbers["selection"]["sensitivity"] ** 2
+        if column["noise"] == "selection":
+            continue
+        squares = caps["max_contribution_norm"] ** 2
+        if column["kind"] == "distinct":
+            squares = caps["max_selections_contributed"]
+        moved = column["contribution_max"] * column["sensitivity"] / column["sigma"]
+        spent += squares * moved**2
     assert spent == pytest.approx(numbers["nu"] ** 2)
+    assert (numbers["closing"] is None) == (numbers["no_closing"] is not None)
+    assert (numbers["closing"] is None) == (numbers["delta_closing"] == 0)
+
+
+def test_the_closing_follows_from_the_account() -> None:
+    """What units have left, and the threshold for it, from the other numbers of explain."""
+    query = ACCOUNTS["closing", "popular"]
+    numbers = explain(query, make_plan(query))
+    closing, selection, caps = numbers["closing"], numbers["selection"], numbers["caps"]
+    votes = caps["max_selections_contributed"]
+    vote = (selection["sensitivity"] / selection["sigma"]) ** 2
+    row = (numbers["nu"] ** 2 - votes * vote) / caps["max_contribution_norm"] ** 2
+    assert closing["budget"] == pytest.approx(numbers["nu"] ** 2)
+    assert (closing["vote_cost"], closing["square_cost"]) == pytest.approx((vote, row))
+    assert len(closing["weights_max"]) == closing["keys_max"] == 32
+    most = 0.0
+    for keys, weight in enumerate(closing["weights_max"], 1):
+        left = numbers["nu"] ** 2 - vote * min(votes, keys) - row * keys
+        assert weight == pytest.approx(math.sqrt(max(left, 0) / keys), abs=closing["quantum"])
+        quantile = NormalDist().inv_cdf(closing["failure"] / keys)
+        most = max(most, weight - quantile)
+    assert closing["threshold"] == pytest.approx(most, rel=1e-4)
+    assert closing["failure"] == numbers["delta_closing"] == numbers["delta"] / 4
+
+
+def test_the_failures_of_closings_add_up() -> None:
+    """Sinks together: every part of delta counts, those of closings too."""
+    numbers = [
+        explain(query, make_plan(query)) for (script, _), query in ACCOUNTS.items()
+        if script == "closing"
+    ]  # fmt: skip
+    nu = math.sqrt(sum(each["nu"] ** 2 for each in numbers))
+    noise = 2e-8 - sum(each["delta_votes"] + each["delta_closing"] for each in numbers)
+    assert noise == pytest.approx(1e-8)
+    spare = sum(each["epsilon_float"] for each in numbers)
+    epsilon = epsilon_of(nu, noise * math.exp(-spare)) + spare
+    text = (Path(__file__).parent / "explained/closing.txt").read_text()
+    assert f"Together the sinks popular, pages over page_views are ({epsilon:.4g}, 2e-08)" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("switched_off", "it is switched off"),
+        ("hopping", "the windows overlap"),
+        ("living_on", "units outlive a window, since privacy_unit_period is not set to its length"),
+        ("nothing_left", "a unit's first vote and row use up all that a unit has"),
+    ],
+)
+def test_why_there_is_no_closing(name: str, reason: str) -> None:
+    query = ACCOUNTS["no_closing", name]
+    assert explain(query, make_plan(query))["no_closing"] == reason

@@ -13,6 +13,7 @@ import pytest
 from dpsqlp.errors import SqlError
 from dpsqlp.sql import Query, SinkDef, compile_script
 from dpsqlp.sql.plan import period_grid, window_grid
+from dpsqlp.sql.query import no_closing
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.sql"))
 WRITE = os.environ.get("DPSQLP_GOLDEN") == "write"
@@ -38,7 +39,7 @@ def summary(sink: SinkDef) -> str:
         f"{query.emit}",
         f"T = {query.triggers}, windows {window_grid(query)}, periods {period_grid(query)}",
         f"epsilon {query.epsilon}, delta {query.delta}, {query.caps}, minimum {query.minimum}",
-        f"{query.mechanism}, {query.release}, share {query.selection_share}",
+        f"{query.mechanism}, {query.release}, share {query.selection_share}, {closing(query)}",
         *public(query),
         *(f"process p{n}: {process}" for n, process in enumerate(query.processes)),
         "rows:",
@@ -49,6 +50,12 @@ def summary(sink: SinkDef) -> str:
         *(f"  {line}" for line in query.normal_form.splitlines()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def closing(query: Query) -> str:
+    obstacle = no_closing(query.release, query.public_keys, query.window, query.period_us)
+    assert not (query.closing and obstacle)
+    return "closing" if query.closing else f"no closing: {obstacle or 'switched off'}"
 
 
 def typed(names: tuple[str, ...], types: tuple[str, ...], kinds: tuple[str, ...]) -> str:

@@ -52,6 +52,7 @@ def test_letters_change_the_fingerprint() -> None:
             " ON EVENT TIME FROM TIMESTAMP '2024-01-01' TO TIMESTAMP '2024-01-02'"
         },
         {"options": ", max_rows_per_group = 1"},
+        {"options": ", max_contribution_norm = 3"},
         {"options": ", release = 'threshold'"},
         {"options": ", privacy_unit_period = INTERVAL 1 DAY"},
         {"options": ", min_privacy_units_per_group = 2"},
@@ -60,6 +61,16 @@ def test_letters_change_the_fingerprint() -> None:
 def test_meaning_changes_the_fingerprint(change: dict[str, str]) -> None:
     """Anything that shapes data or noise is part of a plan."""
     assert make_plan(query(**change)).fingerprint != make_plan(query()).fingerprint
+
+
+def test_a_closing_changes_the_fingerprint() -> None:
+    """It spends a part of delta."""
+    period = ", privacy_unit_period = INTERVAL 1 DAY"
+    closing, none = (
+        query(options=period + off) for off in ("", ", group_selection_closing = false")
+    )
+    assert (closing.closing, none.closing) == (True, False)
+    assert make_plan(closing).fingerprint != make_plan(none).fingerprint
 
 
 def test_public_data_is_part_of_the_plan() -> None:
@@ -77,7 +88,7 @@ def test_public_data_is_part_of_the_plan() -> None:
 def test_a_query_runs_through_the_core() -> None:
     """Row query, plan and core fit: a key that many units share is released, with its values."""
     compiled = query(
-        "c, COUNT(*) AS n, AVG(b, contribution_bounds_per_row => (0, 4)) AS m,"
+        "c, COUNT(*) AS n, AVG(b, contribution_bounds_per_row => (0, 3)) AS m,"
         " COUNT(DISTINCT unit) AS units",
         options=", privacy_unit_period = INTERVAL 1 DAY",
     )
@@ -113,7 +124,7 @@ def test_a_query_runs_through_the_core() -> None:
     )
     assert releases.key_text.to_arrow().to_pylist() == [b"\x06popular\x00\x00"]
     quanta = [calibrated.quantum for calibrated in plan.calibration.processes]
-    truth = {"n": units - 1, "units": units - 1, "m_sum": 2.0 * (units - 1), "m_count": units - 1}
+    truth = {"n": units - 1, "units": units - 1, "m_sum": 0.5 * (units - 1), "m_count": units - 1}
     deviations = standard_deviations(plan)
     assert deviations.shape == (4, 24)
     for n, process in enumerate(compiled.processes):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from dpsqlp.sql import Query, connect
+from dpsqlp.core import Core
+from dpsqlp.entropy.secret import Secret
+from dpsqlp.mechanisms.base import FloatArray
+from dpsqlp.sql import Query, connect, make_plan
+from dpsqlp.stages.admit import ABSENT, MicroBatch
 from sql.scripts import query
 
 
@@ -37,38 +44,90 @@ def released(compiled: Query, rows: list[dict[str, Any]]) -> list[dict[str, Any]
 BOUNDS = "contribution_bounds_per_row => (-5, 10)"
 
 
-@pytest.mark.parametrize(
-    ("aggregate", "formula"),
-    [
-        ("AVG", lambda s, n, q: s / n),
-        ("VARIANCE", lambda s, n, q: (q - s * s / n) / (n - 1)),
-        ("VAR_POP", lambda s, n, q: q / n - (s / n) ** 2),
-        ("STDDEV", lambda s, n, q: math.sqrt((q - s * s / n) / (n - 1))),
-        ("STDDEV_SAMP", lambda s, n, q: math.sqrt((q - s * s / n) / (n - 1))),
-        ("STDDEV_POP", lambda s, n, q: math.sqrt(q / n - (s / n) ** 2)),
-    ],
-)
-def test_moments_and_their_deviation(aggregate: str, formula: Any) -> None:
-    """Value and first-order deviation of a formula, the latter against finite differences."""
+LOWER, UPPER = -5.0, 10.0
+DEVIATIONS = {"sum": 3.0, "count": 0.5, "squares": 20.0}
+
+# Each aggregate from the values that count, clamped, as numpy has it.
+MOMENTS = {
+    "AVG": lambda x: np.mean(x),
+    "VARIANCE": lambda x: np.var(x, ddof=1),
+    "VAR_SAMP": lambda x: np.var(x, ddof=1),
+    "VAR_POP": lambda x: np.var(x),
+    "STDDEV": lambda x: np.std(x, ddof=1),
+    "STDDEV_SAMP": lambda x: np.std(x, ddof=1),
+    "STDDEV_POP": lambda x: np.std(x),
+}
+
+
+def sample() -> FloatArray:
+    """Values on both sides of the bounds, more of them below the middle than above."""
+    return np.random.default_rng(7).normal(0.5, 6.0, 90)
+
+
+def totals(query: Query, column: FloatArray) -> list[float]:
+    """What the processes of a query add up to without noise, through the core's own admission."""
+    plan = make_plan(query)
+    rows = len(column)
+    names = pa.array([f"u{n}" for n in range(rows)])
+    zeros = pa.array(np.zeros(rows, np.int64))
+    values = tuple(pa.array(column) for _ in range(plan.value_columns))
+    batch = MicroBatch((names,), (pa.array(["k"] * rows),), zeros, zeros, values)
+    core = Core(plan, Secret(bytes(range(32)), bytes(16)))
+    added = core.admit(batch, 1).values
+    present = np.where(added == ABSENT, 0, added).sum(axis=0)
+    quanta = [calibrated.quantum for calibrated in plan.calibration.processes]
+    return [float(total) * quantum for total, quantum in zip(present, quanta, strict=True)]
+
+
+def release_row(query: Query, sums: Sequence[float]) -> dict[str, Any]:
+    row: dict[str, Any] = {"key_0": "k"}
+    for n, (process, total) in enumerate(zip(query.processes, sums, strict=True)):
+        row |= {f"p{n}": total, f"p{n}_sd": DEVIATIONS[process.kind]}
+    return row
+
+
+@pytest.mark.parametrize("aggregate", MOMENTS)
+def test_moments_are_those_of_the_clamped_values(aggregate: str) -> None:
+    """Without noise, a moment of centred sums is the moment that numpy computes."""
     compiled = query(f"c, {aggregate}(b, {BOUNDS}) AS m")
-    values = {"sum": 410.0, "count": 90.0, "squares": 4300.0}
-    deviations = {"sum": 3.0, "count": 0.5, "squares": 20.0}
+    values = sample()
+    column = np.append(values, [np.nan, np.nan])  # absent
+    (got,) = released(compiled, [release_row(compiled, totals(compiled, column))])
+    assert got["m"] == pytest.approx(MOMENTS[aggregate](np.clip(values, LOWER, UPPER)), rel=1e-3)
+
+
+@pytest.mark.parametrize("aggregate", MOMENTS)
+def test_moments_and_their_deviation(aggregate: str) -> None:
+    """The first-order deviation of a moment, against finite differences of its value."""
+    compiled = query(f"c, {aggregate}(b, {BOUNDS}) AS m")
     kinds = ["sum", "count", "squares"][: len(compiled.processes)]
     assert [p.name for p in compiled.processes] == [f"m_{kind}" for kind in kinds]
-    row: dict[str, Any] = {"key_0": "k"}
-    row |= {f"p{n}": values[kind] for n, kind in enumerate(kinds)}
-    row |= {f"p{n}_sd": deviations[kind] for n, kind in enumerate(kinds)}
-    (got,) = released(compiled, [row])
-    at = [values[kind] for kind in ("sum", "count", "squares")]
+    sums = totals(compiled, sample())
+
+    def moment(at: Sequence[float]) -> float:
+        (got,) = released(compiled, [release_row(compiled, at)])
+        return float(got["m"])
+
     variance = 0.0
     for n, kind in enumerate(kinds):
-        up, down = list(at), list(at)
-        up[n] += 1e-4
-        down[n] -= 1e-4
-        slope = (formula(*up) - formula(*down)) / 2e-4
-        variance += (slope * deviations[kind]) ** 2
-    assert got["m"] == pytest.approx(formula(*at))
+        up, down = list(sums), list(sums)
+        up[n] += 1e-3
+        down[n] -= 1e-3
+        variance += ((moment(up) - moment(down)) / 2e-3 * DEVIATIONS[kind]) ** 2
+    (got,) = released(compiled, [release_row(compiled, sums)])
     assert got["m_sd"] == pytest.approx(math.sqrt(variance), rel=1e-5)
+
+
+def test_a_sum_beside_an_average() -> None:
+    """It is computed from the average's processes, exactly, and has the noise of both."""
+    compiled = query(f"c, SUM(b, {BOUNDS}) AS s, AVG(b, {BOUNDS}) AS m")
+    assert [p.kind for p in compiled.processes] == ["sum", "count"]
+    values = sample()
+    column = np.append(values, [np.nan, np.nan])
+    (got,) = released(compiled, [release_row(compiled, totals(compiled, column))])
+    assert got["s"] == pytest.approx(np.clip(values, LOWER, UPPER).sum(), rel=1e-3)
+    assert got["s_sd"] == pytest.approx(math.hypot(3.0, 2.5 * 0.5))
+    assert got["m"] == pytest.approx(got["s"] / len(values))
 
 
 def test_moments_of_too_little() -> None:
@@ -81,7 +140,7 @@ def test_moments_of_too_little() -> None:
         compiled,
         [
             {"key_0": "a", "p0": 3.0, "p1": 0.2, "p2": 5.0, **sd},
-            {"key_0": "b", "p0": 500.0, "p1": 4.0, "p2": -5.0, **sd},
+            {"key_0": "b", "p0": 500.0, "p1": 4.0, "p2": -500.0, **sd},
         ],
     )
     assert [empty[name] for name in ("m", "m_sd", "v", "v_sd", "s", "s_sd")] == [None] * 6
@@ -89,18 +148,24 @@ def test_moments_of_too_little() -> None:
 
 
 def test_squares_are_of_clamped_values() -> None:
-    """A value far below the bounds is clamped before it is squared; NaN is absent."""
+    """A value far below the bounds is clamped before it is centred and squared; NaN is absent."""
     compiled = query(f"c, VAR_POP(b, {BOUNDS}) AS v")
     squares = compiled.processes[2]
-    assert (squares.lower, squares.upper) == (0.0, 100.0)
+    assert (squares.kind, squares.center, squares.bound) == ("squares", 2.5, 7.5**2 / 2)
     connection = connect()
     connection.execute(
         "CREATE TABLE s AS SELECT 'u' AS unit, 1 AS a, CAST(b AS DOUBLE) AS b, 'k' AS c,"
         " TIMESTAMP '2024-01-01' AS ts, true AS e"
         " FROM (VALUES ('-100'), ('3'), ('100'), ('nan'), ('-inf'), (NULL)) AS t(b)"
     )
-    rows = connection.sql(f"SELECT value_1 FROM ({compiled.row_sql})").fetchall()
-    assert [value for (value,) in rows] == [25.0, 9.0, 100.0, None, 25.0, None]
+    rows = connection.sql(f"SELECT value_0 FROM ({compiled.row_sql})").to_arrow_table()
+    column = rows.column(0).to_pandas().to_numpy()
+    added = [totals(compiled, column[n : n + 1]) for n in range(6)]
+    half = 7.5**2 / 2
+    assert added == [
+        [-7.5, 1, half], [0.5, 1, 0.5**2 - half], [7.5, 1, half], [0, 0, 0], [-7.5, 1, half],
+        [0, 0, 0],
+    ]  # fmt: skip
 
 
 def test_limit_per_window_and_trigger() -> None:

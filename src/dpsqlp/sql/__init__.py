@@ -2,7 +2,8 @@
 
 from dpsqlp.sql.compile import compile_script, read_file
 from dpsqlp.sql.database import connect
-from dpsqlp.sql.explain import explain, explain_text, explain_total, unit_text
+from dpsqlp.sql.explain import explain
+from dpsqlp.sql.explain_text import explain_text, explain_total, unit_text
 from dpsqlp.sql.plan import make_plan, standard_deviations
 from dpsqlp.sql.query import (
     Emit,

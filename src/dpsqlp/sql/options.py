@@ -44,7 +44,7 @@ _REQUIRED = {
     "delta": "Give far less than one over the number of units, for example delta = 1e-9.",
     "privacy_unit_column": "Say whose data is protected: privacy_unit_column = user_id.",
 }
-_NORM_MAX = 2.0**16
+_NORM_MAX = 2**16 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
 
 
 def _caps(text: Text, clause: PrivacyClause, reader: _Reader) -> ContributionBounds:
-    """The bounds on a unit. The norm bounds all of them; or they imply a norm.
+    """The bounds on a unit: a norm, caps, or both. Caps alone imply a norm.
 
     A unit that fills its norm with one row in each group needs most votes, but a vote for each of
     them would make every vote too noisy: by default it has the root of the norm.
@@ -256,27 +256,24 @@ def _caps(text: Text, clause: PrivacyClause, reader: _Reader) -> ContributionBou
             clause,
             f"The option {norm} is missing",
             "Say how much one unit may contribute: the squares of its numbers of rows per group add"
-            f" up to the square of the norm. With {norm} = 8 a unit may have one row in each of 64"
-            " groups, or 4 rows in each of 4 groups; further rows are dropped.",
+            f" up to at most the square of the norm. With {norm} = 8 a unit may have one row in"
+            " each of 64 groups, or 4 rows in each of 4 groups; further rows are dropped.",
         )
-    squared_norm = 0
-    if norm in reader.given:
-        value = reader.number(norm, None, 0.0, _NORM_MAX)
-        squared_norm = math.floor(value * value * (1 + 1e-9))  # the root of 48, as it is written
-        if squared_norm == 0:
-            node = reader.given[norm].expression
-            raise text.refuse(
-                node, f"{norm} is at least 1: one row in one group", "Give 1 or more."
-            )
-    records = reader.integer(rows, squared_norm, None)
-    most = (records, rows) if rows in reader.given else (records, f"the square of {norm}")
-    per_group = min(records, math.isqrt(squared_norm) or records)
+    squared_norm = reader.squared_norm(norm)
+    square = None if squared_norm is None else (squared_norm, f"the square of {norm}")
+    records = reader.integer(rows, squared_norm or 1, square)
+    most = (records, rows) if square is None or rows in reader.given else square
+    per_group = most
+    if squared_norm is not None and math.isqrt(squared_norm) < records:
+        per_group = (math.isqrt(squared_norm), norm)
     bounds = ContributionBounds(
-        records, reader.integer("max_rows_per_group", per_group, most), 1, squared_norm
+        records,
+        reader.integer("max_rows_per_group", per_group[0], per_group),
+        1,
+        squared_norm or 0,
     )
     votes = math.isqrt(math.isqrt(bounds.squared_norm - 1)) + 1  # the norm's root, rounded up
-    selections = reader.integer("max_selections_contributed", min(votes, records), most)
-    return replace(bounds, selections=selections)
+    return replace(bounds, selections=reader.integer("max_selections_contributed", votes, most))
 
 
 def _check_name(text: Text, option: Option) -> None:
@@ -287,15 +284,12 @@ def _check_name(text: Text, option: Option) -> None:
                 option,
                 "max_groups_contributed = NULL protects only what a unit does in one group, not"
                 " the unit",
-                "Bound the whole unit: max_rows_contributed = ..., max_selections_contributed ="
-                " ....",
+                "Bound the whole unit: max_contribution_norm = ....",
             )
-        bound = option.expression.sql()
         raise text.refuse(
             option,
             "max_groups_contributed is not supported: a stream bounds rows, over all its windows",
-            f"The equivalent for {bound} groups with up to r rows each is max_rows_contributed ="
-            f" {bound} * r, max_rows_per_group = r, max_selections_contributed = {bound}.",
+            _groups_as_norm(option.expression),
         )
     if name in ("contribution_bounds_per_group", "contribution_bounds_per_row"):
         raise text.refuse(
@@ -312,6 +306,18 @@ def _check_name(text: Text, option: Option) -> None:
         )
 
 
+def _groups_as_norm(bound: exp.Expr) -> str:
+    """The options that allow a unit as many groups, with up to r rows in each."""
+    value, written = _literal(bound), bound.sql()
+    root = f"SQRT({written})"
+    if isinstance(value, int) and value > 0:
+        root = f"{math.ceil(1e4 * math.sqrt(value)) / 1e4:.10g}"
+    return (
+        f"The equivalent for {written} groups with up to r rows each is max_contribution_norm ="
+        f" {root} * r, max_rows_per_group = r, max_selections_contributed = {written}."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads one option by name."""
@@ -325,21 +331,36 @@ class _Reader:
         node = self.given[name].expression
         value = _literal(node)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            null = isinstance(node, exp.Null)
-            raise self.text.refuse(
-                node,
-                f"{name} = NULL would leave a unit's influence unbounded"
-                if null
-                else f"{name} is a whole number of at least 1",
-                "Give a number.",
-            )
+            raise self._refuse_bound(name, node, f"{name} is a whole number of at least 1")
         if most is not None and value > most[0]:
             raise self.text.refuse(
                 node,
-                f"{name} is above {most[1]} ({most[0]}); a unit never reaches it, and pays for it",
+                f"{name} is above {most[1]} ({most[0]}); a unit never reaches it",
                 f"Give at most {most[0]}, or raise {most[1].removeprefix('the square of ')}.",
             )
         return value
+
+    def squared_norm(self, name: str) -> int | None:
+        """The square of a norm, rounded down; None if it is not given."""
+        if name not in self.given:
+            return None
+        node = self.given[name].expression
+        value = _literal(node)
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not 1 <= value <= _NORM_MAX
+        ):
+            fact = f"{name} is a number from 1 (one row in one group) to {_NORM_MAX}"
+            raise self._refuse_bound(name, node, fact)
+        squares = value * value
+        written_root = math.isclose(squares, round(squares), rel_tol=1e-12)  # of 48, for example
+        return round(squares) if written_root else math.floor(squares)
+
+    def _refuse_bound(self, name: str, node: exp.Expr, fact: str) -> Exception:
+        if isinstance(node, exp.Null):
+            fact = f"{name} = NULL would leave a unit's influence unbounded"
+        return self.text.refuse(node, fact, "Give a number.")
 
     def number(self, name: str, default: float | None, above: float, below: float) -> float:
         if name not in self.given and default is not None:

@@ -11,30 +11,42 @@ from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import Output
 from dpsqlp.sql.release import FIXED
 
+_COUNT, _AVERAGE, _SUM = range(3)  # the order in which aggregates are read
+
 
 def read_outputs(
     text: Text, select: exp.Select, groups: Groups, aggregates: Aggregates
 ) -> tuple[Output, ...]:
     """The SELECT list over the released columns. Counts name their processes first; sums are read
-    last, since they may share those of an average.
+    last, since they may share those of an average, also of one in HAVING or ORDER BY.
     """
     projections = list(select.expressions)
+    found = [(p.unalias(), p) for p in projections if is_aggregate(p.unalias())]
+    found += [(node, None) for node in _hidden_averages(select)]
     formulas: dict[int, Formula] = {}
-    found = [p for p in projections if is_aggregate(p.unalias())]
-    for projection in sorted(found, key=lambda p: _reading_order(p.unalias())):
-        node = projection.unalias()
-        formulas[id(projection)] = aggregates.read(node, _output_name(text, projection))
+    for node, projection in sorted(found, key=lambda pair: _reading_order(pair[0])):
+        if projection is None:
+            aggregates.read(node, default_name(node) or "having")
+        else:
+            formulas[id(projection)] = aggregates.read(node, _output_name(text, projection))
     outputs = [_output(text, p, groups, formulas.get(id(p))) for p in projections]
     _check_outputs(text, select, groups, outputs)
     return tuple(outputs)
+
+
+def _hidden_averages(select: exp.Select) -> list[exp.Expr]:
+    """The averages in HAVING and ORDER BY, also VARIANCE and STDDEV."""
+    clauses = [select.args[name] for name in ("having", "order") if select.args.get(name)]
+    nodes = [node for clause in clauses for node in find_aggregates(clause)]
+    return [node for node in nodes if _reading_order(node) == _AVERAGE]
 
 
 def _reading_order(node: exp.Expr) -> int:
     inner = node.this if isinstance(node, exp.Filter) else node
     kinds = [inner, inner.this] if inner.args.get("this") else [inner]
     if any(isinstance(kind, exp.Count) for kind in kinds):
-        return 0
-    return 2 if any(isinstance(kind, exp.Sum) for kind in kinds) else 1
+        return _COUNT
+    return _SUM if any(isinstance(kind, exp.Sum) for kind in kinds) else _AVERAGE
 
 
 def _output_name(text: Text, projection: exp.Expr) -> str:

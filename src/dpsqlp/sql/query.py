@@ -155,7 +155,7 @@ def no_closing(
     if isinstance(window, Hop):
         return "the windows overlap"
     if window is not None and period_us != window.size_us:
-        return "units outlive a window, since privacy_unit_period is not the window's length"
+        return "units outlive a window, since privacy_unit_period is not set to its length"
     return None
 
 

@@ -180,7 +180,7 @@ def _private_select(text: Text, node: exp.Expr) -> exp.Select:
             node,
             "A sink publishes its result, so its SELECT must be private",
             "Write SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = ..., delta = ...,"
-            " privacy_unit_column = ..., max_rows_contributed = ...) ....",
+            " privacy_unit_column = ..., max_contribution_norm = ...) ....",
         )
     allowed = {"expressions", "from_", "joins", "where", "group", "having", "order", "limit"}
     allowed |= {"offset", "with_", "hint", "emit"}
