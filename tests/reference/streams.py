@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from dpsqlp.accounting.model import (
     SELECTION,
     CalibratedProcess,
     Calibration,
+    Closing,
     ContributionBounds,
     Process,
     Selection,
@@ -25,7 +27,8 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.admit import MicroBatch
-from reference.twin import Row, Twin, canonical
+from reference.twin import Row, canonical
+from reference.watched import Watched
 
 SECRET = Secret(bytes(range(32)), bytes(range(16)))
 KEYS: list[tuple[Any, ...]] = [
@@ -55,39 +58,47 @@ class Stream:
 @st.composite
 def plans(draw: st.DrawFn, kind: str | None = None, release: str | None = None) -> Plan:
     triggers = draw(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9]))
+    release = release or draw(st.sampled_from(["every_trigger", "threshold"]))
+    public = draw(st.sampled_from([False] * 6 + [True]))
+    closes = (
+        release == "every_trigger" and not public and draw(st.sampled_from([True, True, False]))
+    )
     stride = draw(st.sampled_from([None, 1, 2, triggers]))
     periods = draw(st.sampled_from([None, None, WindowSchedule(triggers + 1, 2)]))
-    release = release or draw(st.sampled_from(["every_trigger", "threshold"]))
-    records = draw(st.sampled_from([1, 2, 3, 6, 12, 20]))
-    least = [1, 2, (records + 1) // 2, records]
-    caps = ContributionBounds(
-        records,
-        min(records, draw(st.sampled_from(least))),
-        min(records, draw(st.sampled_from(least))),
-    )
-    public = draw(st.sampled_from([False] * 6 + [True]))
+    if closes:
+        stride = None if stride is None else min(stride, triggers)
+        periods = None if stride is None else WindowSchedule(triggers, stride)
+    caps = draw(bounds())
     selection = None
     if not public:
         minimum = draw(st.sampled_from([0, 0, 1, 2]))
+        reach = minimum + draw(st.sampled_from([4, 30, 30] if closes else [4]))
         thresholds = draw(
-            st.lists(st.integers(minimum, minimum + 4), min_size=triggers, max_size=triggers)
+            st.lists(st.integers(minimum, reach), min_size=triggers, max_size=triggers)
         )
+        if closes:
+            thresholds[-1] = minimum + draw(st.sampled_from([1, 2, 3, 4, reach]))
         sigma = draw(st.sampled_from([0.1, 0.7, 3.0]))
         selection = Selection(minimum, sigma, tuple(thresholds), 0.01)
     processes = []
     for position in range(draw(st.integers(1 if public else 0, 3))):
-        what = draw(st.sampled_from(["count", "sum", "distinct"]))
+        what = draw(st.sampled_from(["count", "sum", "squares", "distinct"]))
         name, purpose, quantum = f"p{position}", f"process/{position}", 1.0
         sigma = draw(st.sampled_from([1e-9, 0.7, 40.0]))
-        if what == "sum":
-            process = Process(name, "sum", draw(st.integers(0, 1)), -1.25, 2.0)
+        if what in ("sum", "squares"):
+            column, center = draw(st.integers(0, 1)), draw(st.sampled_from([0.0, 0.375, 3.0]))
+            process = Process(name, what, column, -1.25, 2.0, center)  # type: ignore[arg-type]
             quantum = draw(st.sampled_from([0.5, 2.0**-10]))
         else:
-            column = draw(st.sampled_from([None, 0])) if what == "count" else None
-            process = Process(name, what, column)  # type: ignore[arg-type]
+            number = draw(st.sampled_from([None, 0])) if what == "count" else None
+            process = Process(name, what, number)  # type: ignore[arg-type]
             if what == "distinct" and selection is not None and release == "every_trigger":
                 purpose, sigma = SELECTION, selection.sigma
         processes.append(CalibratedProcess(process, purpose, sigma, quantum))
+    calibration = Calibration(1.0, 0.1, 1.0, 1.0, 0.05, 0.05, selection, tuple(processes))
+    if closes:
+        assert selection is not None
+        calibration = replace(calibration, closing=draw(closings(caps, selection.minimum)))
     return Plan(
         query="random",
         unit_kinds=("integer",),
@@ -97,9 +108,43 @@ def plans(draw: st.DrawFn, kind: str | None = None, release: str | None = None) 
         release=release,  # type: ignore[arg-type]
         caps=caps,
         mechanism=mechanism(kind or draw(st.sampled_from(["tree", "blt"])), triggers),
-        calibration=Calibration(1.0, 0.1, 1.0, 1.0, 0.05, 0.05, selection, tuple(processes)),
+        calibration=calibration,
         public_keys=tuple(sorted(canonical(k, ("text",)) for k in KEYS[:2])) if public else None,
     )
+
+
+@st.composite
+def bounds(draw: st.DrawFn) -> ContributionBounds:
+    """Caps, or a norm, or both."""
+    squared_norm = draw(st.sampled_from([0, 0, 1, 2, 3, 5, 9, 10, 30, 30]))
+    records = squared_norm or 20
+    if not squared_norm or draw(st.booleans()):
+        records = draw(st.sampled_from([1, 2, 3, 6, 12, 20, 20]))
+    least = [1, 2, (records + 1) // 2, records]
+    return ContributionBounds(
+        records,
+        min(records, draw(st.sampled_from([*least, records]))),
+        min(records, draw(st.sampled_from(least))),
+        squared_norm,
+    )
+
+
+@st.composite
+def closings(draw: st.DrawFn, caps: ContributionBounds, minimum: int) -> Closing:
+    """A unit that fills its bounds has nothing left. Thresholds are low, and M is small."""
+    vote, square = draw(st.sampled_from([(1.0, 0.3), (0.1, 0.7), (0.9, 0.0)]))
+    budget = caps.selections * vote + caps.squared_norm * square
+    quantum = draw(st.sampled_from([0.25, 2.0**-10, 2.0**-20]))
+    part = draw(st.sampled_from([1.0, 1.0, 0.5]))  # of what weights can be
+    weights = [
+        math.floor(
+            part * math.sqrt(max(0.0, budget - vote * min(caps.selections, m) - square * m) / m)
+            / quantum
+        )
+        for m in range(1, 1 + draw(st.sampled_from([1, 1, 2, 3, 32])))
+    ]  # fmt: skip
+    needed = minimum * weights[0] * quantum + draw(st.sampled_from([0.25, 0.7, 1.5, 4.0]))
+    return Closing(budget, vote, square, quantum, tuple(weights), math.ceil(needed / quantum), 0.05)
 
 
 @st.composite
@@ -110,7 +155,7 @@ def streams(draw: st.DrawFn, kind: str | None = None, release: str | None = None
     length = windows.triggers if windows.stride is None else draw(st.integers(1, 12))
     dice = random.Random(draw(st.integers(0, 2**32)))
     sizes = draw(st.sampled_from([[0, 2], [0, 5, 15], [0, 10, 20], [10, 30]]))
-    distinct = draw(st.integers(1, len(KEYS)))
+    distinct = draw(st.sampled_from([1, 2, 4, len(KEYS), len(KEYS)]))
     batches = []
     for trigger in range(first, first + length):
         opened = list(windows.open(trigger))
@@ -119,19 +164,20 @@ def streams(draw: st.DrawFn, kind: str | None = None, release: str | None = None
         if plan.periods is not None:
             open_periods = list(plan.periods.open(trigger))
             unit_periods = [*open_periods, *open_periods, -9, 99, None]
-        batches.append(
-            tuple(
-                Row(
-                    unit=(dice.choice(UNITS),),
-                    key=dice.choice(KEYS[:distinct]),
-                    window=dice.choice(near),
-                    timestamp=dice.choice([0, 0, 1, 2, -(2**63) + 1, None]),
-                    values=tuple(dice.choice(VALUES) for _ in range(plan.value_columns)),
-                    period=dice.choice(unit_periods),
-                )
-                for _ in range(dice.choice(sizes))
+        rows = [
+            Row(
+                unit=(dice.choice(UNITS),),
+                key=dice.choice(KEYS[:distinct]),
+                window=dice.choice(near),
+                timestamp=dice.choice([0, 0, 1, 2, -(2**63) + 1, None]),
+                values=tuple(dice.choice(VALUES) for _ in range(plan.value_columns)),
+                period=dice.choice(unit_periods),
             )
-        )
+            for _ in range(dice.choice(sizes))
+        ]
+        if plan.calibration.closing is not None:  # then others do not count
+            rows = [replace(r, period=r.window) if dice.random() < 0.9 else r for r in rows]
+        batches.append(tuple(rows))
     return Stream(plan, first, tuple(batches))
 
 
@@ -173,8 +219,9 @@ def run_core(
     ]
 
 
-def run_twin(stream: Stream) -> list[Any]:
-    twin = Twin(stream.plan, SECRET.key, SECRET.instance)
+def run_twin(stream: Stream, seen: Counter[str] | None = None) -> list[Any]:
+    """The twin's releases; what happens is counted in `seen`."""
+    twin = Watched(stream.plan, SECRET.key, SECRET.instance, Counter() if seen is None else seen)
     return [
         [(row.window, row.index, row.key, row.values) for row in twin.run(list(rows), trigger)]
         for trigger, rows in enumerate(stream.batches, stream.first)

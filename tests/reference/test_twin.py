@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from dpsqlp.accounting.model import (
     SELECTION,
     CalibratedProcess,
     Calibration,
+    Closing,
     ContributionBounds,
     Process,
     Selection,
@@ -47,6 +50,8 @@ def make_plan(
     processes: tuple[CalibratedProcess, ...] = (COUNT,),
     minimum: int = 0,
     public_keys: tuple[bytes, ...] | None = None,
+    squared_norm: int = 0,
+    closing: Closing | None = None,
 ) -> Plan:
     windows = windows or WindowSchedule(triggers=len(thresholds or ()))
     selection = None
@@ -59,9 +64,9 @@ def make_plan(
         windows=windows,
         periods=periods,
         release=release,  # type: ignore[arg-type]
-        caps=ContributionBounds(*caps),
+        caps=ContributionBounds(*caps, squared_norm),
         mechanism=Tree(windows.triggers),
-        calibration=Calibration(1.0, 1e-6, 1.0, 1.0, 1e-6, 0.0, selection, processes),
+        calibration=Calibration(1.0, 1e-6, 1.0, 1.0, 1e-6, 0.0, selection, processes, closing),
         public_keys=public_keys,
     )
 
@@ -96,6 +101,13 @@ def test_caps_hold_across_triggers_and_a_dropped_record_uses_up_nothing() -> Non
     assert table(released) == [{a: (1,)}, {a: (2,), b: (1,)}, {a: (2,), b: (2,)}]
 
 
+def test_a_norm_bounds_the_squares_and_a_dropped_record_uses_up_nothing() -> None:
+    """P = 10: three records of a cost 1 + 3 + 5, the fourth would cost 7; b costs the last 1."""
+    plan = make_plan((1, 1), squared_norm=10)
+    released = run(plan, [row("u", "a", timestamp=n) for n in range(4)], [row("u", "b")] * 2)
+    assert table(released) == [{text("a"): (3,)}, {text("a"): (3,), text("b"): (1,)}]
+
+
 def test_an_early_null_timestamp_and_an_absent_value_come_first() -> None:
     """C = 2 keeps the record without a timestamp and, of the tie, the one without a value."""
     total = CalibratedProcess(Process("sum", "sum", 0, -8.0, 8.0), "sum", SILENT, 0.5)
@@ -115,6 +127,19 @@ def test_values_are_clamped_and_a_missing_one_is_absent() -> None:
     values = [float("inf"), float("-inf"), None, float("nan"), -0.9]
     rows = [row("u", "a", values=(value,)) for value in values]
     assert table(run(plan, rows)) == [{text("a"): (5, 8 - 4 - 1)}]
+
+
+def test_centred_values_and_their_squares() -> None:
+    """From -2 to 4 around 1.5: 3.5 at most. Squares have lost half of 12.25. Null adds nothing."""
+    bounds = (0, -2.0, 4.0, 1.5)
+    processes = tuple(
+        CalibratedProcess(Process(kind, kind, *bounds), kind, SILENT, 0.5)
+        for kind in ("sum", "squares")
+    )
+    plan = make_plan((1,), processes=processes)
+    rows = [row("u", "a", values=(value,)) for value in (float("inf"), -5.0, None, 1.0)]
+    # 2.5, -3.5, -0.5; and 0.125, 6.125, -5.875 in halves, towards zero
+    assert table(run(plan, rows)) == [{text("a"): (5 - 7 - 1, 0 + 12 - 11)}]
 
 
 def test_every_trigger_releases_a_selected_key_with_and_without_new_records() -> None:
@@ -235,8 +260,12 @@ def test_noise_is_added_modulo_two_to_the_64_and_differs_by_key_and_process() ->
 
 def test_matrices_match_those_worked_out_by_hand() -> None:
     # E is 1, 1/2, 1/4 from the diagonal down, its inverse 1, -1/2, 0.
-    blt = np.array([[1, 0, 0], [0.5, 1, 0], [0.5, 0.5, 1]])
-    np.testing.assert_allclose(blt_matrix(3, [0.5], [0.5]).astype(float), blt, atol=1e-18)
+    blt = np.array([[1, 0, 0, 0], [0.5, 1, 0, 0]])
+    np.testing.assert_allclose(blt_matrix(3, [0.5], [0.5])[:2].astype(float), blt, atol=1e-18)
+    # T = 2: g = (0, 1/2), w = (-1/4, 1/2), and a = (3/8) / (21/16) takes (1/2, 1) to the final row.
+    blt = np.array([[1, 0, 0], [4 / 7, 6 / 7, 2 / 7]])
+    np.testing.assert_allclose(blt_matrix(2, [0.5], [0.5]).astype(float), blt, rtol=1e-15)
+    assert blt_matrix(1, [], []).tolist() == [[1, 0]]
     # Draws: leaf 1, leaf 2, node 1-2, leaf 3, leaf 4, node 3-4; the root is never drawn.
     third = 1 / 3
     tree = np.array(
@@ -274,3 +303,56 @@ def test_primitives() -> None:
     encoded = [canonical((value,), ("float",)) for value in floats]
     assert encoded == sorted(encoded)
     assert encoded[2] == canonical((0.0,), ("float",))
+
+
+QUIET = Closing(1e8, 1e7, 2e7, 1.0, (8366, 5477, 4082), 5000, 0.0)  # weights of thousands
+
+
+def test_a_closing_spends_what_is_left_on_keys_that_are_not_out() -> None:
+    """Of 100 a vote costs 10 and a squared row 20. At trigger 2 key a is selected by two votes.
+    Units u and w have 100 - 20 - 40 left: u all on b, w on two keys. Unit v has nothing left, with
+    two records of c: 100 - 20 - 20 - 80.
+    """
+    plan = make_plan((9, 2), caps=(9, 9, 2), closing=QUIET, squared_norm=5)
+    rows = [
+        [row("u", "a"), row("u", "b", timestamp=1), row("v", "a"), row("v", "c", timestamp=1)],
+        [row("w", "d"), row("w", "e", timestamp=1), row("v", "c")],
+    ]
+    assert table(run(plan, *rows)) == [{}, {text("a"): (2,), text("b"): (1,)}]
+    low = make_plan((9, 2), caps=(9, 9, 2), closing=replace(QUIET, threshold=4000))
+    assert sorted(table(run(low, *rows))[1]) == [text(key) for key in "abde"]
+
+
+def test_a_closing_needs_more_units_than_the_minimum() -> None:
+    """One unit has weight enough for b; a has two units."""
+    plan = make_plan((9,), minimum=1, closing=QUIET)
+    rows = [row("u", "a"), row("v", "a"), row("w", "b")]
+    assert table(run(plan, rows)) == [{text("a"): (2,)}]
+
+
+def test_a_closing_takes_the_first_keys_and_caps_their_weights() -> None:
+    """M = 3 of five keys, in the order of their ids, with at most 4,082 on each."""
+    rich = replace(QUIET, budget=1e10, threshold=4000)
+    plan = make_plan((9,), caps=(9, 9, 1), closing=rich)
+    ids = derive(SECRET, b"identifier", INSTANCE, b"key")
+    first = sorted(
+        (text(key) for key in "abcde"), key=lambda key: struct.unpack("<2Q", mac(ids, key))
+    )
+    rows = [row("u", key) for key in "abcde"]
+    assert sorted(table(run(plan, rows))[0]) == sorted(first[:3])
+    high = replace(plan.calibration, closing=replace(rich, threshold=4200))
+    assert table(run(replace(plan, calibration=high), rows)) == [{}]
+
+
+def test_a_closing_comes_at_an_empty_last_trigger_and_once_for_each_window() -> None:
+    """Windows of two intervals, open for three triggers; what a unit did elsewhere costs nothing
+    here, and a record whose period is not its window is dropped.
+    """
+    windows = WindowSchedule(triggers=3, stride=2)
+    plan = make_plan((9, 9, 9), windows=windows, periods=windows, closing=QUIET)
+    here, there = row("u", "a", period=0), row("u", "b", window=1, period=1)
+    stray = row("v", "c", window=0, period=1)
+    released = run(plan, [here], [], [there, there, stray], [], [])
+    assert table(released) == [{}, {}, {text("a"): (1,)}, {}, {}]
+    again = run(plan, [here], [], [there], [], [])
+    assert table(again) == [{}, {}, {text("a"): (1,)}, {}, {text("b"): (1,)}]

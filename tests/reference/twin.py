@@ -4,8 +4,9 @@ Written from the mathematics alone, sharing no code with the fast core, which mu
 bit. Slow on purpose: sets of units instead of `prev`, a full scan instead of predicted releases,
 dense matrices instead of continued paths, one AES block at a time.
 
-Symbols: C, c, Cs the caps; T triggers per window; i the index of a trigger in its window; j its
-index in a selection round; xi = B z the noise at sigma = 1.
+Symbols: C, c, Cs the caps, P the squared norm; T triggers per window; i the index of a trigger in
+its window; j its index in a selection round; xi = B z the noise at sigma = 1; M the largest number
+of keys that a unit lays on in a closing.
 
 Not covered: triggers out of turn (the caller runs them one after another), the canonical kinds
 decimal, date, timestamp and time.
@@ -27,7 +28,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.special import ndtri
 
-from dpsqlp.accounting.model import SELECTION, CalibratedProcess
+from dpsqlp.accounting.model import CLOSING, SELECTION, CalibratedProcess
 from dpsqlp.plan import Plan, WindowSchedule
 
 Unit = tuple[int | None, bytes]  # (period, canonical bytes): the whole unit
@@ -80,6 +81,11 @@ class UnitState:
     kept_at: Counter[tuple[bytes, int]] = field(default_factory=Counter)  # by (key, window)
     last_vote: dict[tuple[bytes, int], int] = field(default_factory=dict)  # its grid trigger
 
+    @property
+    def squared_norm(self) -> int:
+        """Of the vector of its numbers of kept records."""
+        return sum(number**2 for number in self.kept_at.values())
+
 
 @dataclass
 class KeyState:
@@ -89,7 +95,7 @@ class KeyState:
     voters: set[Unit] = field(default_factory=set)  # the units that have counted in this round
     round: int = 1
     last_release: int = 0  # the index at which the round before was released
-    selected: bool = False  # every_trigger: from now on released at every trigger
+    selected: bool = False  # every_trigger: it is out, at this and at every later trigger
 
 
 class Twin:
@@ -108,8 +114,8 @@ class Twin:
         # Sorting all of them sorts each unit's own; units do not see each other.
         for record in sorted(records, key=lambda record: record.order):
             self._bound(record, trigger)
-        released = list(self._scan(trigger))
-        self._close(trigger)
+        released = [*self._scan(trigger), *self._close(trigger)]
+        self._forget(trigger)
         return sorted(released, key=lambda row: (row.window, row.key))
 
     # Which rows count at all: decided on the row alone, before any bounding.
@@ -125,6 +131,8 @@ class Twin:
             period = row.period
             if period is None or not is_open(plan.periods, period, trigger):
                 return None
+            if plan.calibration.closing is not None and period != row.window:
+                return None
         key = canonical(row.key, plan.key_kinds)
         if plan.public_keys is not None and key not in plan.public_keys:
             return None
@@ -132,16 +140,19 @@ class Twin:
         unit = (period, canonical(row.unit, plan.unit_kinds))
         return Record(unit, key, row.window, row.timestamp, values)
 
-    # Section 2: C, c and Cs of one unit.
+    # Section 2: C, c, Cs and the norm of one unit.
 
     def _bound(self, record: Record, trigger: int) -> None:
         caps, unit = self.plan.caps, self.units[record.unit]
         pair = (record.key, record.window)
         if unit.kept >= caps.records or unit.kept_at[pair] >= caps.records_per_key:
             return
-        first = unit.kept_at[pair] == 0
-        unit.kept += 1
         unit.kept_at[pair] += 1
+        if unit.squared_norm > caps.squared_norm:
+            unit.kept_at[pair] -= 1
+            return
+        first = unit.kept_at[pair] == 1
+        unit.kept += 1
 
         if self._votes_in_every_round():
             wants_to_vote = unit.last_vote.get(pair) != trigger
@@ -217,7 +228,45 @@ class Twin:
             values.append(wrap(total + noise))
         return Released(window, index, index == self.plan.triggers, key, tuple(values))
 
-    def _close(self, trigger: int) -> None:
+    # The closing: at a window's last trigger, what units have left goes to keys that are not out.
+
+    def _close(self, trigger: int) -> Iterator[Released]:
+        closing, selection = self.plan.calibration.closing, self.plan.calibration.selection
+        if closing is None:
+            return
+        assert selection is not None
+        for window in open_items(self.plan.windows, trigger):
+            if trigger - self.plan.windows.first(window) < self.plan.triggers:
+                continue
+            for key, weights in self._laid(window).items():
+                noised = sum(weights) + self.noise.closing(1 / closing.quantum, key, window)
+                if len(weights) > selection.minimum and noised >= closing.threshold:
+                    self.keys[window, key].selected = True
+                    yield self._release(window, self.plan.triggers, key, self.keys[window, key])
+
+    def _laid(self, window: int) -> dict[bytes, list[int]]:
+        """The weights on each key, one of each unit that lays on it."""
+        closing = self.plan.calibration.closing
+        assert closing is not None
+        laid: dict[bytes, list[int]] = defaultdict(list)
+        for (period, _), unit in self.units.items():
+            if period not in (None, window):
+                continue
+            pairs = [pair for pair, number in unit.kept_at.items() if number > 0]
+            keys = [key for key, at in pairs if at == window]
+            keys = [key for key in keys if not self.keys[window, key].selected]
+            keys = sorted(keys, key=self.noise.key_order)[: len(closing.weights_max)]
+            spent = closing.vote_cost * unit.votes
+            left = closing.budget - spent - closing.square_cost * unit.squared_norm
+            if not keys or left <= 0:
+                continue
+            weight = math.floor(math.sqrt(left / len(keys)) / closing.quantum)
+            weight = min(weight, closing.weights_max[len(keys) - 1])
+            for key in keys if weight > 0 else []:
+                laid[key].append(weight)
+        return laid
+
+    def _forget(self, trigger: int) -> None:
         """Drop what no later trigger accepts records for."""
         windows, periods = self.plan.windows, self.plan.periods
         for window, key in list(self.keys):
@@ -260,8 +309,11 @@ def quantise(calibrated: CalibratedProcess, values: tuple[float | None, ...]) ->
         return None
     if process.kind == "count":
         return 1
-    clamped = min(max(float(value), process.lower), process.upper)
-    return math.trunc(clamped / calibrated.quantum)
+    number = min(max(float(value), process.lower), process.upper) - process.center
+    if process.kind == "squares":
+        farthest = max(abs(process.lower - process.center), abs(process.upper - process.center))
+        number = number * number - farthest * farthest / 2
+    return math.trunc(number / calibrated.quantum)
 
 
 def wrap(value: int) -> int:
@@ -332,15 +384,30 @@ class Noise:
             self.paths[path] = self._path(*path)
         return int(np.rint(self.paths[path][index - 1] * scale))
 
+    def closing(self, scale: float, key: bytes, window: int) -> int:
+        """<N * scale>, one normal of its own for each key and window."""
+        [n] = self._normals(CLOSING, key, window, 0, 1)
+        return int(np.rint(n * scale))
+
+    def key_order(self, key: bytes) -> tuple[int, int]:
+        """The key's id as a number, to sort by."""
+        first, second = struct.unpack("<QQ", mac(self.identifier_key, key))
+        return first, second
+
     def _path(self, purpose: str, key: bytes, window: int, round_number: int) -> np.ndarray:
         """xi(1..T)."""
+        z = self._normals(purpose, key, window, round_number, self.matrix.shape[1])
+        return (self.matrix @ np.array(z, dtype=np.longdouble)).astype(np.float64)
+
+    def _normals(
+        self, purpose: str, key: bytes, window: int, round_number: int, number: int
+    ) -> list[float]:
         noise_key = derive(
             self.secret, b"noise", self.instance, self.plan.fingerprint, purpose.encode()
         )
         key_id = mac(self.identifier_key, key)
-        draws = uniform_draws(noise_key, key_id, window, round_number, self.matrix.shape[1])
-        z = [normal(*draw) for draw in draws]
-        return (self.matrix @ np.array(z, dtype=np.longdouble)).astype(np.float64)
+        draws = uniform_draws(noise_key, key_id, window, round_number, number)
+        return [normal(*draw) for draw in draws]
 
 
 def derive(secret: bytes, *parts: bytes) -> bytes:
@@ -403,7 +470,12 @@ def matrix(parameters: dict[str, Any]) -> np.ndarray:
 
 
 def blt_matrix(triggers: int, theta: list[float], decay: list[float]) -> np.ndarray:
-    """B = A E^-1."""
+    """B = A E^-1, and its last row with the final row's draw.
+
+    With g below it, every column of E is as long as the first: g_j is the root of what column j
+    lacks. b' is the shortest last row with b' [E; g] = (1, ..., 1): E' has one row more than
+    columns, so (beta, 0) is moved along the one direction (w, -1) that it does not see.
+    """
     e: list[Any] = [np.longdouble(1)]
     for k in range(1, triggers):
         terms = zip(theta, decay, strict=True)
@@ -415,7 +487,11 @@ def blt_matrix(triggers: int, theta: list[float], decay: list[float]) -> np.ndar
     inverse = np.eye(triggers, dtype=np.longdouble)
     for row in range(triggers):  # forward substitution of E inverse = I; the diagonal of E is 1
         inverse[row] -= encoder[row, :row] @ inverse[:row]
-    return np.cumsum(inverse, axis=0)
+    below = np.sqrt([sum(x * x for x in e[triggers - j :]) for j in range(triggers)])
+    unseen = np.append(below.astype(np.longdouble) @ inverse, -np.longdouble(1))
+    matrix = np.pad(np.cumsum(inverse, axis=0), ((0, 0), (0, 1)))
+    matrix[-1] -= (matrix[-1] @ unseen) / (unseen @ unseen) * unseen
+    return matrix
 
 
 def tree_matrix(triggers: int) -> np.ndarray:

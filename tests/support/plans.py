@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 from dpsqlp.accounting.model import (
     CalibratedProcess,
     Calibration,
+    Closing,
     ContributionBounds,
     Process,
     ReleasePolicy,
@@ -32,10 +34,28 @@ def total(lower: float, upper: float, quantum: float = 1.0) -> CalibratedProcess
     return CalibratedProcess(Process("sum", "sum", 0, lower, upper), "process/0", SILENT, quantum)
 
 
+def make_closing(
+    threshold: float,
+    *,
+    budget: float = 1e8,
+    vote: float = 0.0,
+    square: float = 0.0,
+    keys: int = 32,
+) -> Closing:
+    """Weights of thousands, beside which a normal is little: a unit with one open key lays 10,000,
+    if votes and rows cost nothing.
+    """
+    weights = [
+        math.floor(math.sqrt(max(0, budget - (vote + square) * m) / m)) for m in range(1, keys + 1)
+    ]
+    return Closing(budget, vote, square, 1.0, tuple(weights), round(threshold), 0.01)
+
+
 def make_plan(
     triggers: int = 4,
     *,
     caps: tuple[int, int, int] = (100, 100, 100),
+    squared_norm: int = 0,
     threshold: int = 1,
     minimum: int = 0,
     release: ReleasePolicy = "every_trigger",
@@ -44,21 +64,27 @@ def make_plan(
     processes: Sequence[CalibratedProcess] = (COUNT,),
     public: Sequence[int] | None = None,
     sigma: float = SILENT,
+    closing: Closing | None = None,
 ) -> Plan:
-    """Integer units and keys; noise only where asked for."""
+    """Integer units and keys; noise only where asked for. With a closing and a stride, units have
+    the period of the windows.
+    """
     selection = (
         None if public is not None else Selection(minimum, sigma, (threshold,) * triggers, 0)
     )
+    windows = WindowSchedule(triggers, stride)
     return Plan(
         query="test",
         unit_kinds=("integer",),
         key_kinds=("integer",),
-        windows=WindowSchedule(triggers, stride),
-        periods=periods,
+        windows=windows,
+        periods=windows if closing is not None and stride is not None else periods,
         release=release,
-        caps=ContributionBounds(*caps),
+        caps=ContributionBounds(*caps, squared_norm),
         mechanism=Tree(triggers),
-        calibration=Calibration(1.0, 0.1, 1.0, 1.0, 0.05, 0.05, selection, tuple(processes)),
+        calibration=Calibration(
+            1.0, 0.1, 1.0, 1.0, 0.05, 0.05, selection, tuple(processes), closing
+        ),
         public_keys=None
         if public is None
         else tuple(sorted(canonical((key,), ("integer",)) for key in public)),
@@ -105,7 +131,14 @@ def readable(releases: Any) -> list[tuple[int, int, tuple[int, ...]]]:
 def snapshot(state: State) -> Any:
     """Everything a state holds, to compare before and after."""
     units = {
-        period: [(table.rows[: len(table)].tobytes(), table.slab.tobytes()) for table in tables]
+        period: [
+            (
+                table.rows[: len(table)].tobytes(),
+                table.slab.tobytes(),
+                table.keys.rows[: len(table.keys)].tobytes(),
+            )
+            for table in tables
+        ]
         for period, tables in state.units.items()
     }
     keys = {
