@@ -104,20 +104,42 @@ def _select(
     if selection is None:
         return np.empty(0, np.int64)
     due = table.take_due(step)  # more records only raise a count, so a due key is selected
-    open_rows, stop = _undecided(
-        table.rows, candidates, selection.minimum, step, plan.triggers
-    )  # rows whose paths must be evaluated, up to which step of their round
+    passages = table.passages
+    open_rows, stop, moved = _undecided(
+        table.rows,
+        passages.of_row,
+        passages.counts,
+        passages.steps,
+        candidates,
+        selection.minimum,
+        step,
+        plan.triggers,
+    )  # rows whose paths must be evaluated, up to which step of their round; rows due earlier now
     thresholds = np.array(selection.thresholds, np.int64)
     noise = noises[SELECTION]
     seeds = noise.seeds(table.ids(open_rows), window, table.rows["round"][open_rows])
     start = np.zeros(len(open_rows), np.int64)
     state = np.zeros((len(open_rows), plan.mechanism.state_size), np.float64)
     for chunk, xi, offsets in paths(plan.mechanism, noise, seeds, start, stop, state):
-        _predict(table.rows, open_rows[chunk], xi, offsets, selection.sigma, thresholds, step)
-    now = table.rows["due"][open_rows] == step
-    later = table.rows["due"][open_rows] > step
-    table.schedule(open_rows[later])
-    return np.concatenate([due, open_rows[now]])
+        passages.reserve(chunk.stop - chunk.start)
+        passages.size = _predict(
+            table.rows,
+            open_rows[chunk],
+            passages.of_row,
+            passages.counts,
+            passages.steps,
+            passages.size,
+            xi,
+            offsets,
+            selection.sigma,
+            thresholds,
+            step,
+        )
+    decided = np.concatenate([open_rows, moved])
+    now = table.rows["due"][decided] == step
+    later = table.rows["due"][decided] > step
+    table.schedule(decided[later])
+    return np.concatenate([due, decided[now]])
 
 
 def _slots(table: KeyTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -185,11 +207,15 @@ def _accumulate(keys, totals, rows, last_vote_step, votes, values, step):  # typ
 
 
 @numba.njit(nogil=True, cache=True)
-def _undecided(keys, candidates, minimum, step, triggers):  # type: ignore[no-untyped-def]
-    """Candidates whose paths must be evaluated, and how far."""
+def _undecided(keys, of_row, counts, steps, candidates, minimum, step, triggers):  # type: ignore[no-untyped-def]
+    """Candidates whose paths must be evaluated, and how far; and those whose passages tell when
+    they are due now.
+    """
     rows = np.empty(len(candidates), np.int64)
     stop = np.empty(len(candidates), np.int64)
+    moved = np.empty(len(candidates), np.int64)
     size = 0
+    known = 0
     for row in candidates:
         # under every_trigger a released key stays released; under threshold a round has begun
         if (keys[row].slot != 0 and keys[row].round_start == 0) or keys[row].count <= minimum:
@@ -197,25 +223,49 @@ def _undecided(keys, candidates, minimum, step, triggers):  # type: ignore[no-un
         due = keys[row].due
         if due == step or (due == 0 and keys[row].count + np.int64(keys[row].best_margin) < 0):
             continue
+        at = of_row[row] - 1
+        if due > 0 and at >= 0:
+            more = keys[row].count - counts[at]
+            if more < steps.shape[1] and steps[at, more] >= step:
+                if steps[at, more] != due:
+                    keys[row].due = steps[at, more]
+                    moved[known] = row
+                    known += 1
+                continue
         rows[size] = row
         stop[size] = (due if due > 0 else triggers) - keys[row].round_start
         size += 1
-    return rows[:size].copy(), stop[:size].copy()
+    return rows[:size].copy(), stop[:size].copy(), moved[:known].copy()
 
 
 @numba.njit(nogil=True, cache=True)
-def _predict(keys, rows, xi, offsets, sigma, thresholds, step):  # type: ignore[no-untyped-def]
-    """Set `due` to the step of the next release without new data, or else `best_margin`."""
+def _predict(  # type: ignore[no-untyped-def]
+    keys, rows, of_row, counts, steps, known, xi, offsets, sigma, thresholds, step
+):
+    """Set `due` to the step of the next release without new data, and the passages; or else
+    `best_margin`. Returns the number of rows with passages.
+    """
     for k in range(len(rows)):
         row = rows[k]
         start = keys[row].round_start
         best_margin = np.int64(_MARGIN_MIN)
         keys[row].due = 0
+        at = of_row[row] - 1 if of_row[row] > 0 else known
+        missing = steps.shape[1]  # for so many units more or above, no step is known
         for j in range(step - start, offsets[k + 1] - offsets[k] + 1):
             margin = np.int64(np.rint(xi[offsets[k] + j - 1] * sigma)) - thresholds[j - 1]
-            if keys[row].count + margin >= 0:
+            while missing > 0 and keys[row].count + missing - 1 + margin >= 0:
+                missing -= 1
+                steps[at, missing] = j + start
+            if missing == 0:
                 keys[row].due = j + start
                 break
             best_margin = max(best_margin, margin)
         if keys[row].due == 0:
             keys[row].best_margin = best_margin
+        else:
+            counts[at] = keys[row].count
+            if at == known:
+                known += 1
+                of_row[row] = known
+    return known

@@ -25,6 +25,7 @@ from dpsqlp.tables.units import UnitTable
 
 _SNAPSHOT_BYTES = 1 << 28  # deltas are gathered up to this, or to the size of the snapshot
 _SNAPSHOT_FILES = 64
+_FILES_MAX = 256  # the manifest names each of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +154,13 @@ def open_tables(plan: Plan, trigger: int, shard: int) -> Iterator[tuple[str, Sha
 
 
 def _is_due(log: TableLog) -> bool:
-    """Whether a snapshot should take the place of the deltas."""
+    """Whether a snapshot should take the place of the deltas: if they are large by themselves, or
+    many and large beside the snapshot before, so that all snapshots together stay a few times as
+    large as the last one.
+    """
     if not log.files:
         return False
     base = log.files[0].bytes if log.files[0].name.endswith("snapshot") else 0
     deltas = sum(file.bytes for file in log.files) - base
-    return deltas > max(_SNAPSHOT_BYTES, base) or len(log.files) > _SNAPSHOT_FILES
+    many = len(log.files) > _SNAPSHOT_FILES and deltas > base / 2
+    return many or deltas > max(_SNAPSHOT_BYTES, base) or len(log.files) > _FILES_MAX

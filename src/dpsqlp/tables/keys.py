@@ -1,8 +1,9 @@
 """Key state of one window and shard.
 
 Each key has a row of 48 bytes, its running totals (8 bytes per process), and its text in an
-append-only heap. Released keys also have the state from which their noise paths continue. Rows are
-found by id, or by the step at which they are due; never by a scan.
+append-only heap. Released keys also have the state from which their noise paths continue. Keys that
+are due remember when they would be due with a few units more. Rows are found by id, or by the step
+at which they are due; never by a scan.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ KEY_ROW = np.dtype(
     ]
 )
 MARGIN_UNKNOWN = np.iinfo(np.int32).max
+_PASSAGES = 16  # keys that are selected have gained some 25 units since they were first due
 
 
 class KeyTable(Table):
     """Keys of one window and shard."""
 
-    __slots__ = ("_due", "_heap", "_texts", "released", "totals")
+    __slots__ = ("_due", "_heap", "_texts", "passages", "released", "totals")
 
     def __init__(self, processes: int, state_sizes: Sequence[int]) -> None:
         super().__init__(KEY_ROW)
         self.totals = np.zeros((16, processes), np.int64)
         self.released = ReleasedKeys(state_sizes)
+        self.passages = Passages()
         self._heap = np.zeros(64, np.uint8)
         self._texts = np.zeros(17, np.int64)  # row r's text is heap[texts[r] : texts[r + 1]]
         self._due: dict[int, list[NDArray[np.int64]]] = {}
@@ -48,7 +51,8 @@ class KeyTable(Table):
     def nbytes(self) -> int:
         """Memory in use."""
         texts = int(self._texts[self.size]) + self._texts[: self.size].nbytes
-        return super().nbytes + self.released.nbytes + self.totals[: self.size].nbytes + texts
+        others = self.released.nbytes + self.passages.nbytes + self.totals[: self.size].nbytes
+        return super().nbytes + others + texts
 
     def insert_keys(
         self, ids: Array128, texts: Encoded, text: NDArray[np.int64]
@@ -59,6 +63,7 @@ class KeyTable(Table):
         if len(first_seen):
             self._append_texts(texts.take(text[first_seen]), known)
             self.totals = grown(self.totals, len(self.rows))
+            self.passages.of_row = grown(self.passages.of_row, len(self.rows))
             self.rows["best_margin"][known : self.size] = MARGIN_UNKNOWN
             self.rows["round"][known : self.size] = 1
         return rows
@@ -110,6 +115,7 @@ class KeyTable(Table):
         self.words()[at, 2:] = states
         self.totals = grown(self.totals, len(self.rows))
         self.totals[at] = totals
+        self.passages.of_row = grown(self.passages.of_row, len(self.rows))
         self._append_texts(new_texts, known)
         self.schedule(at[self.rows["due"][at] > step])
         released = at[self.rows["slot"][at] > self.released.size]
@@ -148,3 +154,27 @@ class ReleasedKeys:
         self.states = [grown(state, self.size) for state in self.states]
         self.rows[slots] = rows
         return slots
+
+
+class Passages:
+    """When keys would be due with 0, 1, 2, ... units more, as their noise paths told: what follows
+    from the path, so that it need not be evaluated again for each unit. It may be forgotten.
+    """
+
+    __slots__ = ("counts", "of_row", "size", "steps")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.of_row = np.zeros(16, np.int32)  # the index of a row's entry, plus one; 0 without
+        self.counts = np.zeros(0, np.int64)  # the row's count when the path was evaluated
+        self.steps = np.zeros((0, _PASSAGES), np.int32)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in use."""
+        return self.of_row.nbytes + self.counts[: self.size].nbytes + self.steps[: self.size].nbytes
+
+    def reserve(self, rows: int) -> None:
+        """Make room for so many entries more."""
+        self.counts = grown(self.counts, self.size + rows)
+        self.steps = grown(self.steps, self.size + rows)
