@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dpsqlp.accounting.model import SELECTION, CalibratedProcess, Process, ReleasePolicy
+from dpsqlp.accounting.model import SELECTION, CalibratedProcess, Closing, Process, ReleasePolicy
 from dpsqlp.core import Core, State
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
@@ -22,10 +23,21 @@ from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.stages.admit import MicroBatch
 from reference.streams import Stream, run_core, run_twin
 from reference.twin import Row
-from support.plans import COUNT, SECRET, SILENT, make_batch, make_plan, readable, run, total
+from support.plans import (
+    COUNT,
+    SECRET,
+    SILENT,
+    make_batch,
+    make_closing,
+    make_plan,
+    readable,
+    run,
+    total,
+)
 
 BOTH = pytest.mark.parametrize("release", ["every_trigger", "threshold"])
 EMPTY = make_batch()
+EMPTY_PERIODS = make_batch(periods=[])
 
 
 def with_thresholds(plan: Plan, *thresholds: int) -> Plan:
@@ -170,9 +182,54 @@ def test_records_that_tie_are_kept_by_their_contents() -> None:
 
 def test_a_count_and_a_vote_fit_the_unit_state_to_the_bit() -> None:
     """Three bits for T = 4 leave 29 for c; at 30 the count would spill into the vote."""
-    assert make_plan(4, caps=(2**29 - 1, 2**29 - 1, 1))
+    assert make_plan(4, caps=(2**29 - 1, 2**29 - 1, 1), squared_norm=2**32 - 1)
     with pytest.raises(PlanError, match="32 bits"):
-        make_plan(4, caps=(2**29, 2**29, 1))
+        make_plan(4, caps=(2**29, 2**29, 1), squared_norm=2**32 - 1)
+
+
+def test_a_squared_norm_fits_the_unit_state_to_the_bit() -> None:
+    """It has 32 bits."""
+    with pytest.raises(PlanError, match=r"below 2\^32"):
+        make_plan(4, caps=(2**29 - 1, 2**29 - 1, 1), squared_norm=2**32)
+
+
+# One norm per unit.
+
+
+def test_a_record_that_repeats_costs_more() -> None:
+    """P = 9 is nine keys with a record each, or one key with three: 1 + 3 + 5."""
+    plan = make_plan(5, squared_norm=9)
+    rows = [(1, 7, 0, time) for time in range(5)]
+    assert keys(run(plan, [make_batch([(1, key, 0, key) for key in range(12)])])[0]) == [*range(9)]
+    assert run(plan, [make_batch(rows)]) == [[(0, 7, (3,))]]
+    assert run(plan, [make_batch([row]) for row in rows])[-1] == [(0, 7, (3,))]
+
+
+def test_a_norm_holds_to_the_record_and_across_triggers() -> None:
+    """P = 7: two records of key 7 cost 4, and the third would be 5 more; the second of key 8 would
+    be one too much. What is dropped uses up nothing: keys 9 and 10 are what is left, not key 11.
+    """
+    rows = [(1, key, 0, time) for time, key in enumerate([7, 7, 7, 8, 8, 9, 10, 11])]
+    kept = [(0, 7, (2,)), (0, 8, (1,)), (0, 9, (1,)), (0, 10, (1,))]
+    plan = make_plan(8, squared_norm=7)
+    assert run(plan, [make_batch(rows)]) == [kept]
+    assert run(plan, [make_batch([row]) for row in rows])[-1] == kept
+
+
+def test_a_norm_holds_across_windows() -> None:
+    """P = 2: a key of two windows is two keys, and the third window gets nothing."""
+    plan = make_plan(3, stride=1, squared_norm=2)
+    assert run(plan, [make_batch([(1, 7, n, 0)]) for n in range(3)])[-1] == [
+        (0, 7, (1,)),
+        (1, 7, (1,)),
+    ]
+
+
+def test_norms_and_caps_hold_together() -> None:
+    """P = 6, C = 4 and c = 1: two keys more would be within the norm."""
+    plan = make_plan(1, caps=(4, 1, 4), squared_norm=6)
+    rows = [(1, key, 0, key) for key in (1, 1, 2, 3, 4, 5)]
+    assert keys(run(plan, [make_batch(rows)])[0]) == [1, 2, 3, 4]
 
 
 def test_a_text_cannot_look_like_two() -> None:
@@ -190,6 +247,17 @@ def test_a_value_just_past_its_bound_is_clamped(value: float, added: int) -> Non
     """Either bound holds by itself."""
     plan = make_plan(1, processes=[total(-2, 8)])
     assert run(plan, [make_batch([(1, 7, 0, 0, value)])]) == [[(0, 7, (added,))]]
+
+
+@pytest.mark.parametrize("kind", ["sum", "squares"])
+def test_null_is_absent_from_a_centred_sum(kind: str) -> None:
+    """It is not a zero, which would be the center's distance from the middle."""
+    amount = CalibratedProcess(Process(kind, kind, 0, 0.0, 8.0, 4.0), "process/0", SILENT, 1.0)  # type: ignore[arg-type]
+    plan = make_plan(1, processes=[amount])
+    absent = [(1, 7, 0, 0, None), (1, 7, 0, 1, math.nan)]
+    assert run(plan, [make_batch(absent)]) == [[(0, 7, (0,))]]
+    added = 8 - 4 if kind == "sum" else (8 - 4) ** 2 - 8
+    assert run(plan, [make_batch([*absent, (1, 7, 0, 2, 9.0)])]) == [[(0, 7, (added,))]]
 
 
 def test_a_count_of_values_leaves_out_nan_and_null() -> None:
@@ -293,6 +361,205 @@ def test_a_later_round_begins_at_index_one_with_nothing_counted() -> None:
     assert run(plan, [five, EMPTY, EMPTY]) == [[(0, 7, (5,))], [], []]
 
 
+# The closing. No trigger selects, unless a threshold is given; weights are thousands.
+
+
+def closing_plan(triggers: int = 1, threshold: float = 9000, **more: Any) -> Plan:
+    """A plan whose closing selects what one unit has laid all of its budget on: 10,000."""
+    names = {"vote", "square", "keys"} & set(more)
+    closing = make_closing(threshold, **{name: more.pop(name) for name in names})
+    options: dict[str, Any] = {"threshold": 99, "closing": closing} | more
+    return make_plan(triggers, **options)
+
+
+def closed(plan: Plan, *batches: Sequence[tuple[Any, ...]]) -> list[int]:
+    """The keys of the last of these triggers; rows are (unit, key, window)."""
+    made = [
+        make_batch(
+            [(*row, time) for time, row in enumerate(rows)],
+            periods=None if plan.periods is None else [row[2] for row in rows],
+        )
+        for rows in batches
+    ]
+    return keys(run(plan, made)[-1])
+
+
+def test_a_closing_is_at_the_last_trigger_with_or_without_records() -> None:
+    """Whenever the record came."""
+    plan, one = closing_plan(3), make_batch([(1, 7, 0, 0)])
+    for place in range(3):
+        batches = [one if n == place else EMPTY for n in range(3)]
+        assert run(plan, batches) == [[], [], [(0, 7, (1,))]]
+
+
+def test_a_closing_is_at_the_last_trigger_of_each_window() -> None:
+    """Of windows that overlap in time too, and if the pipeline begins at that trigger."""
+    plan = closing_plan(3, stride=2)
+    one, two = (make_batch([(1, 7, n, 0)], periods=[n]) for n in (0, 1))
+    released = run(plan, [one, EMPTY_PERIODS, two, EMPTY_PERIODS, EMPTY_PERIODS])
+    assert released == [[], [], [(0, 7, (1,))], [], [(1, 7, (1,))]]
+    assert run(plan, [one], first=3) == [[(0, 7, (1,))]]
+
+
+def test_a_key_that_is_out_is_not_closed_in() -> None:
+    """It is released once, and its units lay on others: one with keys 7 and 8 all on key 8, if key
+    7 was selected before, or at the last trigger itself.
+    """
+    for selecting in ((2, 99), (99, 2)):
+        plan = with_thresholds(closing_plan(2), *selecting)
+        assert closed(plan, [(1, 7, 0), (2, 7, 0), (1, 8, 0)], []) == [7, 8]
+    assert closed(closing_plan(2), [(1, 7, 0), (2, 7, 0), (1, 8, 0)], []) == [7]
+
+
+def test_a_closed_key_has_its_total_and_its_count_of_units() -> None:
+    """What COUNT(DISTINCT unit) releases is what was voted."""
+    selection = make_plan(1).calibration.selection
+    assert selection is not None
+    counted = CalibratedProcess(Process("n", "distinct"), SELECTION, selection.sigma, 1.0)
+    plan = closing_plan(2, processes=[counted, COUNT])
+    one, two = make_batch([(1, 7, 0, 0)]), make_batch([(1, 7, 0, 0), (2, 7, 0, 0)])
+    assert run(plan, [one, two]) == [[], [(0, 7, (2, 3))]]
+
+
+def test_what_is_left_is_shared_over_the_open_keys() -> None:
+    """Two keys get 10,000 / sqrt(2) each: half of the squares."""
+    both = [(1, 7, 0), (1, 8, 0)]
+    assert closed(closing_plan(threshold=7100), both) == []
+    assert closed(closing_plan(threshold=7040), both) == [7, 8]
+
+
+def test_weights_go_where_nobody_else_is() -> None:
+    """A unit with keys 7 and 8 gives half of its squares to key 8, which it alone has."""
+    rows = [(1, 7, 0), (1, 8, 0), (2, 7, 0)]
+    assert closed(closing_plan(threshold=18_000), rows) == []
+    assert closed(closing_plan(threshold=17_000), rows) == [7]
+    assert closed(closing_plan(threshold=7000), rows) == [7, 8]
+
+
+@pytest.mark.parametrize(("rows", "squares"), [([7], 1), ([7, 7], 4), ([7, 8], 2)])
+def test_kept_records_are_spent(rows: list[int], squares: int) -> None:
+    """Squared per key, and a fifth of the budget each."""
+    left = 1e8 * (1 - squares / 5) / len(set(rows))
+    for threshold, found in ((left**0.5 + 50, []), (left**0.5 - 50, sorted(set(rows)))):
+        plan = closing_plan(threshold=threshold, square=2e7)
+        assert closed(plan, [(1, key, 0) for key in rows]) == found
+
+
+def test_votes_are_spent_whether_they_selected_a_key_or_not() -> None:
+    """A third of the budget each: for key 7, which is out, and for key 8, which is not. The record
+    of key 9 came when no vote was left.
+    """
+    rows = [(1, 7, 0), (2, 7, 0), (1, 8, 0), (1, 9, 0)]
+    for threshold, found in ((4200, [7]), (4000, [7, 8, 9])):
+        plan = closing_plan(threshold=threshold, vote=1e8 / 3, caps=(9, 9, 2))
+        assert closed(with_thresholds(plan, 2), rows) == found
+
+
+def test_a_vote_that_was_spared_is_not_spent() -> None:
+    """Key 7 is out when unit 2 meets it."""
+    for threshold, found in ((7150, [7]), (6950, [7, 8])):
+        plan = closing_plan(2, threshold, vote=5e7)
+        batches = [[(0, 7, 0), (1, 7, 0)], [(2, 7, 0), (2, 8, 0)]]
+        assert closed(with_thresholds(plan, 2, 99), *batches) == found
+
+
+def test_a_unit_with_nothing_left_lays_nothing() -> None:
+    """Nor does it count as a unit: of two a key needs both."""
+    plan = closing_plan(threshold=100, square=5e7, minimum=1)
+    spent = [(1, 7, 0), (1, 8, 0)]
+    assert closed(plan, [*spent, (2, 7, 0)]) == []
+    assert closed(plan, [(1, 7, 0), (2, 7, 0)]) == [7]
+
+
+def test_a_weight_is_at_most_what_a_unit_with_as_many_open_keys_can_have_left() -> None:
+    """The plan says how much; a threshold counts on it."""
+    plan = closing_plan()
+    closing = plan.calibration.closing
+    assert closing is not None
+    for weight, found in ((8900, []), (9100, [7])):
+        capped = replace(closing, weights_max=(weight, 1, 1))
+        changed = replace(plan, calibration=replace(plan.calibration, closing=capped))
+        assert closed(changed, [(1, 7, 0)]) == found
+
+
+def test_a_unit_lays_on_as_many_keys_as_the_plan_says() -> None:
+    """M = 3 of 20: the weights are those of three keys, and the keys do not follow the data."""
+    plan = closing_plan(threshold=5700, keys=3)
+    rows = [(1, key, 0) for key in range(20)]
+    found = closed(plan, rows)
+    assert len(found) == 3
+    assert closed(plan, rows[::-1]) == found
+    assert closed(plan, [(unit, key, 0) for unit in range(9) for key in range(20)]) == found
+
+
+def test_a_closing_needs_more_units_than_the_minimum() -> None:
+    """However much weight there is."""
+    plan = closing_plan(minimum=1)
+    assert closed(plan, [(1, 7, 0), (1, 8, 0), (2, 8, 0)]) == [8]
+
+
+def test_a_closing_sees_its_window_alone() -> None:
+    """What a unit did in another window is spent there, and the keys there are other keys."""
+    plan = closing_plan(3, stride=2, square=2e7, threshold=8900)
+    rows = [(1, 7, 0), *[(1, key, 1) for key in (7, 8, 9)], (2, 8, 1)]
+    assert closed(plan, [], [], rows) == [7]
+
+
+def test_a_record_of_another_period_is_dropped_where_there_is_a_closing() -> None:
+    """The unit's state would end before, or live longer."""
+    plan = closing_plan(3, stride=2)
+    batch = make_batch([(1, 7, 0, 0), (1, 8, 1, 0), (1, 9, 0, 0)], periods=[1, 0, 0])
+    released = run(plan, [EMPTY_PERIODS, EMPTY_PERIODS, batch, EMPTY_PERIODS, EMPTY_PERIODS])
+    assert [keys(rows) for rows in released] == [[], [], [9], [], []]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"periods": None},  # units that are never forgotten
+        {"periods": WindowSchedule(4, 2)},  # or a trigger later
+        {"periods": WindowSchedule(3, 3)},  # or other periods
+        {"release": "threshold"},
+    ],
+)
+def test_a_closing_needs_units_that_end_with_the_window(change: dict[str, Any]) -> None:
+    """And keys that stay selected."""
+    with pytest.raises(PlanError, match="unit state that ends with the window"):
+        replace(closing_plan(3, stride=2), **change)
+
+
+def noisy_closings() -> Stream:
+    """Four windows with forty keys each, of which about half are closed in. Units 1 to 3 have more
+    keys than they lay on.
+    """
+    weights = tuple(math.floor(2**10 / math.sqrt(m)) for m in range(1, 6))
+    closing = Closing(1.0, 0.001, 0.001, 2.0**-10, weights, 1000, 0.01)
+    plan = make_plan(3, stride=2, threshold=4, sigma=1.5, closing=closing)
+    plan = replace(plan, mechanism=Blt(3, (0.3, 0.1), (0.5, 0.9)))
+
+    def batch(trigger: int) -> tuple[Row, ...]:
+        return tuple(
+            Row((unit,), (key,), window, key, period=window)
+            for window in plan.windows.open(trigger)
+            for key in range(40)
+            for unit in (100 * trigger + key, *((key % 3 + 1,) if key > 20 else ()))
+            if key % 3 != trigger % 3
+        )
+
+    return Stream(plan, 1, tuple(batch(trigger) for trigger in range(1, 10)))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7])
+def test_a_closing_has_noise_of_its_own(shards: int) -> None:
+    """For each key and window, whatever the number of shards: what the twin draws."""
+    stream = noisy_closings()
+    core = run_core(stream, shards, lambda rows: integers(rows, periods=True))
+    assert core == run_twin(stream)
+    last = [{row[:3] for row in core[n] if row[1] == 3} for n in (2, 4, 6, 8)]
+    before = [{(w, 3, key) for w, i, key, _ in core[n] if i == 2} for n in (1, 3, 5, 7)]
+    assert all(len(rows - known) > 10 for rows, known in zip(last, before, strict=True))
+
+
 @pytest.mark.parametrize("shards", [1, 2, 7])
 def test_releases_are_in_the_order_of_window_and_key(shards: int) -> None:
     """Not in that of arrival, table or shard."""
@@ -306,8 +573,11 @@ def test_releases_are_in_the_order_of_window_and_key(shards: int) -> None:
 # Noise.
 
 
-def integers(rows: tuple[Row, ...]) -> MicroBatch:
-    return make_batch([(row.unit[0], row.key[0], row.window, row.timestamp) for row in rows])
+def integers(rows: tuple[Row, ...], *, periods: bool = False) -> MicroBatch:
+    return make_batch(
+        [(row.unit[0], row.key[0], row.window, row.timestamp) for row in rows],
+        periods=[row.period for row in rows] if periods else None,
+    )
 
 
 @BOTH

@@ -13,7 +13,17 @@ from dpsqlp.accounting.model import ContributionBounds
 from dpsqlp.core import Core, State
 from dpsqlp.errors import BatchError, PlanError, TriggerError
 from dpsqlp.plan import WindowSchedule
-from support.plans import COUNT, SECRET, make_batch, make_plan, readable, run, snapshot, total
+from support.plans import (
+    COUNT,
+    SECRET,
+    make_batch,
+    make_closing,
+    make_plan,
+    readable,
+    run,
+    snapshot,
+    total,
+)
 
 GOOD = make_batch([(1, 7, 0, 0), (2, 7, 0, 0)])
 
@@ -163,8 +173,12 @@ def test_sums_wrap_modulo_two_to_the_64() -> None:
 @pytest.mark.parametrize(
     ("change", "names"),
     [
-        ({"caps": ContributionBounds(2**20, 2**20, 1), "windows": WindowSchedule(4, 4)}, None),
+        (
+            {"caps": ContributionBounds(2**20, 2**20, 1, 2**31), "windows": WindowSchedule(4, 4)},
+            None,
+        ),
         ({"caps": ContributionBounds(2**31, 2**31, 1)}, "32 bits"),
+        ({"caps": ContributionBounds(2**20, 2**20, 1)}, "cap"),
         ({"caps": ContributionBounds(1, 0, 1)}, "cap"),
         ({"caps": ContributionBounds(2**32, 1, 1)}, "cap"),
         ({"windows": WindowSchedule(5)}, "triggers"),
@@ -191,16 +205,18 @@ def test_plans_that_do_not_fit_together_are_refused(
 
 
 def test_the_fingerprint_sees_the_last_bit_of_every_number() -> None:
-    """Another sigma, threshold, cap or quantum is another plan."""
-    plan = make_plan(4, processes=[total(0, 1)])
+    """Another sigma, threshold, cap, norm, center or quantum is another plan."""
+    plan = make_plan(4, processes=[total(0, 1)], closing=make_closing(9))
     calibration = plan.calibration
     assert calibration.selection is not None
+    closing = calibration.closing
+    assert closing is not None
     [process] = calibration.processes
     changed = [
         replace(plan, query="other"),
         replace(plan, caps=ContributionBounds(100, 100, 99)),
-        replace(plan, release="threshold"),
-        replace(plan, windows=WindowSchedule(4, 4)),
+        replace(plan, caps=ContributionBounds(100, 100, 100, 9_999)),
+        replace(plan, windows=WindowSchedule(4, 4), periods=WindowSchedule(4, 4)),
         *(
             replace(plan, calibration=replace(calibration, **change))
             for change in (
@@ -208,7 +224,17 @@ def test_the_fingerprint_sees_the_last_bit_of_every_number() -> None:
                 {"selection": replace(calibration.selection, thresholds=(1, 1, 1, 2))},
                 {"processes": (replace(process, sigma=math.nextafter(1e-9, 1)),)},
                 {"processes": (replace(process, quantum=0.5),)},
+                {"processes": (replace(process, process=replace(process.process, center=0.5)),)},
+                {"closing": None},
+                {"closing": replace(closing, budget=math.nextafter(1e8, 0))},
+                {"closing": replace(closing, vote_cost=math.nextafter(0, 1))},
+                {"closing": replace(closing, square_cost=math.nextafter(0, 1))},
+                {"closing": replace(closing, quantum=0.5)},
+                {"closing": replace(closing, weights_max=closing.weights_max[:-1])},
+                {"closing": replace(closing, threshold=10)},
             )
         ),
     ]
+    alone = replace(plan, calibration=replace(calibration, closing=None))
+    changed.append(replace(alone, release="threshold"))
     assert len({plan.fingerprint, *(other.fingerprint for other in changed)}) == len(changed) + 1

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from dpsqlp.core import Core
 from dpsqlp.stages.admit import MicroBatch, Records, admit
-from dpsqlp.stages.bound import bound
+from dpsqlp.stages.bound import bound, bound_early
 from dpsqlp.stages.combine import Groups, combine, merge
 from dpsqlp.tables.units import UnitTable
 from reference.streams import Stream, micro_batch, run_core, run_twin, streams
 from reference.twin import Row
-from support.plans import SECRET, make_batch, make_plan
+from support.plans import SECRET, make_batch, make_closing, make_plan
 
 MIX = 0xD6E8FEB86659FD93
 WINDOW = 0x9E3779B97F4A7C15
@@ -94,6 +94,95 @@ def test_id_zero_and_the_first_tag_are_like_any_other() -> None:
     zero = crafted(0, 0, 0, 1)
     kept = bound(plan, UnitTable(), records([zero, zero]), *all_of(2)).kept
     assert kept.tolist() == [0]
+
+
+def test_with_a_closing_keys_are_told_apart_exactly() -> None:
+    """Keys whose tags would be equal are two keys: each has its own c, its vote and its place in
+    the norm. Here ids agree in all of the bits that other tables look at first.
+    """
+    plan = make_plan(4, caps=(10, 1, 10), squared_norm=2, closing=make_closing(1))
+    given = records([crafted(5, 1, 0, 1), crafted(5, 2, 0, 1)] * 2)
+    for first, second in ((0, 1), (1 << 40, 1)):  # and one tag or one slot in the table of keys
+        given.key[:, 0] = [first, second] * 2
+        table = UnitTable()
+        bounded = bound(plan, table, given, *all_of(4))
+        assert bounded.kept.tolist() == [0, 1]
+        assert bounded.votes.tolist() == [1, 1]
+        assert len(table.keys) == 2
+    given.key[:, 1] = 7 << 32
+    assert bound(plan, UnitTable(), given, *all_of(4)).kept.tolist() == [0, 1]
+
+
+Pair = tuple[int, int, int]  # unit, key, timestamp
+
+
+def of_pairs(pairs: list[Pair], trigger: int) -> Records:
+    """Records in window 0 whose keys' tags come in pairs that are equal."""
+    pipeline = Core(make_plan(9), SECRET)
+    batch = make_batch([(unit, key, 0, time) for unit, key, time in pairs])
+    admitted = admit(pipeline.plan, batch, trigger, pipeline.units, pipeline.keys, None)
+    words = [[key, crafted(key // 2, key, 0, 1)[0]] for _, key, _ in pairs]
+    return replace(admitted, key=np.array(words, np.uint64).reshape(-1, 2))
+
+
+@st.composite
+def triggers_of_pairs(draw: st.DrawFn) -> list[list[Pair]]:
+    keys = draw(st.sampled_from([2, 5, 24]))
+    pair = st.tuples(st.integers(1, 2), st.integers(0, keys), st.integers(0, 3))
+    return [draw(st.lists(pair, max_size=40)) for _ in range(draw(st.integers(1, 3)))]
+
+
+@pytest.mark.parametrize("closing", [False, True])
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    given=triggers_of_pairs(),
+    squared_norm=st.sampled_from([1, 2, 3, 4, 5, 8, 9, 10, 17, 40]),
+    records_max=st.sampled_from([1, 3, 10, 60]),
+    per_key=st.sampled_from([1, 2, 3, 60]),
+    data=st.data(),
+)
+def test_early_bounding_drops_nothing_that_would_be_kept(
+    closing: bool,
+    given: list[list[Pair]],
+    squared_norm: int,
+    records_max: int,
+    per_key: int,
+    data: st.DataObject,
+) -> None:
+    """Whatever the pieces and their order, on units that have kept records before, under a norm and
+    caps, with tags that are merged and with exact keys.
+    """
+    caps = (records_max, min(per_key, records_max), min(2, records_max))
+    closes = make_closing(1) if closing else None
+    plan = make_plan(9, caps=caps, squared_norm=squared_norm, closing=closes)
+    plain, early = UnitTable(), UnitTable()
+    for trigger, pairs in enumerate(given, 1):
+        batch = of_pairs(pairs, trigger)
+        held = np.empty(0, np.int64)
+        home = data.draw(st.lists(st.integers(0, 3), min_size=len(pairs), max_size=len(pairs)))
+        for piece in range(4):
+            held = np.union1d(held, np.flatnonzero(np.array(home, int) == piece)).astype(np.int64)
+            if data.draw(st.booleans()):
+                held = bound_early(plan, batch, held)
+        everything = bound(plan, plain, batch, *all_of(len(pairs)))
+        shortened = bound(plan, early, batch, held, np.zeros(len(held), np.bool_))
+        found, wanted = (
+            sorted(
+                (*pairs[k], vote) for k, vote in zip(part.kept, part.votes.tolist(), strict=True)
+            )
+            for part in (shortened, everything)
+        )
+        assert found == wanted
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_early_bounding_of_one_unit_is_short(closing: bool) -> None:
+    """P = 9 leaves nine keys with up to three records each of ten thousand records."""
+    plan = make_plan(9, squared_norm=9, closing=make_closing(1) if closing else None)
+    given = of_pairs([(1, 2 * (n % 2500), n) for n in range(10_000)], 1)
+    assert bound_early(plan, given, np.arange(10_000)).tolist() == list(range(9))
+    given = of_pairs([(1, 2 * (n // 1000), n) for n in range(10_000)], 1)
+    assert len(bound_early(plan, given, np.arange(10_000))) == 8 * 3 + 1
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
