@@ -22,7 +22,8 @@ from support.processes import WAIT_SECONDS, started, until
 pytestmark = pytest.mark.slow
 
 SYNTHETIC = (
-    *("preset", "records", "units", "triggers", "keys", "linf", "l1", "l2", "seconds"),
+    *("preset", "records", "units", "triggers", "linf", "l1", "l2", "seconds"),
+    *("keys", "half_day_keys", "keys_before_last", "norm", "C", "c", "Cs", "closing"),
     *("records_per_second", "peak_memory_bytes", "epsilon", "delta"),
 )
 SMALL = ("--units", "2000", "--keys", "20", "--triggers", "3")
@@ -51,22 +52,45 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(industry, "TRENDS_TRIGGERS", 6)
 
 
-@pytest.mark.parametrize("preset", ["paper", "tree", "best"])
+@pytest.mark.parametrize("preset", ["paper", "tree", "default", "best"])
 def test_synthetic(preset: str) -> None:
     body = answer("synthetic", *SMALL, "--preset", preset, "--runs", "2")
     assert [name for name in SYNTHETIC if name not in body] == []
     assert (body["preset"], body["units"], body["triggers"]) == (preset, 2000, 3)
     assert (body["epsilon"], body["delta"], len(body["rows"])) == (6.0, 1e-9, 2)
-    assert body["keys"] == 20
+    assert 0 < body["half_day_keys"] <= body["keys_before_last"] <= body["keys"] == 20
     assert 0 < body["linf"] <= body["l2"] <= body["l1"] < body["records"]
     assert body["l1"] == pytest.approx(sum(row["l1"] for row in body["rows"]) / 2)
     assert body["command"] == (
         "dpsqlp experiment synthetic --units 2000 --keys 20 --triggers 3"
-        f" --preset {preset} --runs 2 --seed 1 --threads 2"
+        f" --preset {preset} --closing on --runs 2 --seed 1 --threads 2"
     )
-    if preset == "best":
-        assert (body["C"], body["c"], body["Cs"], body["selection_share"]) == (32, 2, 2, 0.45)
-    assert body["selection_spending"] == {"paper": None, "tree": "even", "best": "late"}[preset]
+    bounds = [body[name] for name in ("norm", "C", "c", "Cs")]
+    assert bounds == (
+        [32.0, 32, 32, 32] if preset in ("paper", "tree") else [8.0, 64, 8, bounds[3]]
+    )
+    chosen = [body[name] for name in ("Cs", "selection_share", "selection_spending", "closing")]
+    assert (
+        chosen
+        == {
+            "paper": [32, None, None, None],
+            "tree": [32, 0.5, "even", None],
+            "default": [3, 0.5, "even", "on"],
+            "best": [2, 0.45, "late", "on"],
+        }[preset]
+    )
+
+
+def test_the_closing_adds_keys_and_can_be_left_out() -> None:
+    day = ("--units", "3000", "--keys", "300", "--triggers", "4")
+    with_it, without = (answer("synthetic", *day, "--closing", word) for word in ("on", "off"))
+    assert (with_it["closing"], without["closing"]) == ("on", "off")
+    assert (with_it["name"], without["name"]) == (
+        "synthetic-best-4",
+        "synthetic-best-closing-off-4",
+    )
+    assert with_it["keys"] > with_it["keys_before_last"] + 50
+    assert without["keys"] < with_it["keys"] - 50
 
 
 def test_fresh_noise_on_the_same_day() -> None:
@@ -86,19 +110,25 @@ def test_baselines_lose_against_one_mechanism() -> None:
 
 def test_sweep() -> None:
     body = answer("sweep", *SMALL, "--contributions", "1,8")
-    assert [row["C"] for row in body["rows"]] == [1, 8]
+    assert (body["by"], [row["C"] for row in body["rows"]]) == ("C", [1, 8])
     assert body["rows"][0]["l1"] > body["rows"][1]["l1"]  # one record of six
-    assert call("sweep", *SMALL, "--contributions", "1,x").exit_code == 2
+    body = answer("sweep", *SMALL, "--preset", "best", "--norms", "1,4.5")
+    assert (body["by"], [row["norm"] for row in body["rows"]]) == ("norm", [1.0, 4.5])
+    assert body["rows"][0]["l1"] > body["rows"][1]["l1"]
+    for option, text in (("--contributions", "1,x"), ("--norms", "0.5"), ("--norms", "4,")):
+        refused = call("sweep", *SMALL, option, text)
+        assert refused.exit_code == 2
+        assert "at least 1" in refused.stderr
 
 
 def test_shopping() -> None:
     body = answer("shopping", "--units", "2000", "--keys", "20")
-    assert [row["published"] for row in body["rows"]] == [120] * 3 + [43] * 3 + [16] * 3
+    assert [row["published"] for row in body["rows"]] == [120] * 4 + [43] * 4 + [16] * 4
     best = [row for row in body["rows"] if row["preset"] == "best"]
     assert [row["threshold"] for row in best] == sorted(
         (r["threshold"] for r in best), reverse=True
     )
-    assert best[-1]["keys"] == 20
+    assert 0 < best[-1]["half_day_keys"] <= best[-1]["keys"] == 20
     assert best[-1]["views_retained"] == best[-1]["retained_1_per_hour"] == 1.0
     assert best[-1]["retained_60_per_hour"] is None
     assert "generated" in body["notes"][0]
@@ -107,6 +137,7 @@ def test_shopping() -> None:
 def test_trends_never_shows_a_query_of_fifty_users() -> None:
     body = answer("trends", "--units", "30000", "--keys", "10000")
     assert 100 < body["keys"] < body["keys_above_minimum"] < 10000  # keys from 2 to 120 users
+    assert body["half_day_keys"] < body["keys"]
     assert body["fewest_users"] > 50
     assert body["threshold"] > 50
     assert (body["epsilon"], body["delta"], body["minimum"]) == (2.0, 1e-10, 50)
@@ -115,19 +146,23 @@ def test_trends_never_shows_a_query_of_fifty_users() -> None:
 def test_real(tmp_path: Path) -> None:
     records = write_day(tmp_path, 2000, 20, 1)
     file = tmp_path / "part-00000.parquet"
-    small = ("--triggers", "3", "--contributions", "8", "--selections", "4")
-    body = answer("real", file, *small, "--selection-spending", "even")
-    methods = ["paper", "tree", "best", "repeated", "incremental", "repeated, improved"]
+    small = ("--triggers", "3", "--contributions", "9", "--default-norm", "4", "--norm", "5")
+    best = ("--records", "20", "--records-per-key", "3", "--selections", "4")
+    body = answer("real", file, *small, *best, "--selection-spending", "even")
+    methods = ["paper", "tree", "default", "best", "repeated", "incremental", "repeated, improved"]
     assert [row["method"] for row in body["rows"]] == methods
+    assert all(row["half_day_keys"] <= row["keys"] for row in body["rows"][:4])
     assert (body["records"], body["units"], body["true_keys"]) == (records, 2000, 20)
-    assert (body["C"], body["c"], body["Cs"], body["selection_spending"]) == (8, 2, 4, "even")
+    assert (body["C"], body["default_norm"], body["best_norm"]) == (9, 4.0, 5.0)
+    assert (body["best_C"], body["best_c"], body["best_Cs"]) == (20, 3, 4)
+    assert (body["best_selection_share"], body["best_selection_spending"]) == (0.45, "even")
     assert "convenience" in body["notes"][0]
     assert str(tmp_path) not in json.dumps(body)
     assert "production" in call("real", "--help").output
     for option in ("--selections", "--records-per-key"):
-        refused = call("real", file, "--contributions", "2", option, "4")
-        assert refused.exit_code == 2
-        assert "at most" in refused.stderr
+        refused = call("real", file, "--norm", "1", option, "4")
+        assert refused.exit_code == 1
+        assert "at most 1" in refused.stderr
 
 
 def test_scale() -> None:
@@ -168,13 +203,17 @@ def test_one_result_as_a_page_that_stands_by_itself(tmp_path: Path) -> None:
 
 def test_the_results_page_is_made_from_saved_results(tmp_path: Path) -> None:
     folder = tmp_path / "results"
+    write_day(tmp_path, 500, 5, 1)
     for name in ("paper", "best"):
         assert call("synthetic", *SMALL, "--preset", name, "--save", folder).exit_code == 0
     for words in (
+        ("synthetic", *SMALL, "--closing", "off"),
         ("baselines", *SMALL),
         ("sweep", *SMALL, "--contributions", "2,4"),
+        ("sweep", *SMALL, "--preset", "default", "--norms", "2,4"),
         ("shopping", "--units", "500", "--keys", "5"),
         ("trends", "--units", "500", "--keys", "5"),
+        ("real", tmp_path / "part-00000.parquet", "--triggers", "3", "--contributions", "9"),
         ("scale", "--keys", "32", "--records", "16"),
     ):
         assert call(*words, "--save", folder).exit_code == 0
@@ -184,15 +223,24 @@ def test_the_results_page_is_made_from_saved_results(tmp_path: Path) -> None:
     page = (tmp_path / "results.md").read_text()
     best = json.loads((folder / "synthetic-best-3.json").read_text())
     paper = json.loads((folder / "synthetic-paper-3.json").read_text())
-    assert f"{best['l1']:,.0f} | {best['l1'] / paper['l1']:.2f} |" in page
+    assert f"| {best['l1'] / paper['l1']:.2f} |" in page
+    assert (
+        "| dpsqlp, `paper` | dpsqlp, `best` | dpsqlp, `best, closing off` | `best`: ratio |" in page
+    )
+    assert f"| half-day keys | – | {paper['half_day_keys']:.0f} |" in page
+    assert "## Contribution limit C, `paper`, 3 triggers" in page
+    assert "## Norm, `default`, 3 triggers" in page
+    assert "with C = 9; `default` with norm 8 and no other option; `best` with norm 8, C" in page
     assert "Smaller than the paper's day" in page
     assert "| other | 12,345 |" in page
     assert "A note on it." in page
     assert f"{best['command']} --save docs/results" in page
     pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", page)
     assert sorted(pictures) == [
+        "results/real-part-00000.png",
         "results/scale.png",
         "results/shopping.png",
+        "results/sweep-default-3.png",
         "results/sweep-paper-3.png",
         "results/synthetic-3.png",
     ]
@@ -210,7 +258,8 @@ def test_at_the_paper_s_size_the_ratio_is_to_the_paper(tmp_path: Path) -> None:
     smaller.write_text(json.dumps(json.loads(smaller.read_text()) | {"triggers": 100}))
     assert call("report", folder).exit_code == 0
     page = (tmp_path / "results.md").read_text()
-    assert "| keys released | 28,338 | – | – | 56,676 | 2.00 |" in page
+    assert "| keys released | 28,338 | 56,676 | 2.00 |" in page
+    assert "| half-day keys | – | 20 | – |" in page
     assert "Smaller than the paper's day" not in page
 
 

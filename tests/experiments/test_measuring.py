@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,13 @@ from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError, SourceError, StateError
 from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.data import DAY_US, START_US, write_day, write_part, write_visits
-from dpsqlp.experiments.histogram import Errors, errors, last_releases, true_histogram
+from dpsqlp.experiments.histogram import (
+    Errors,
+    errors,
+    keys_by,
+    released_keys,
+    true_histogram,
+)
 from dpsqlp.experiments.industry import equivalent_threshold, thresholds
 from dpsqlp.experiments.oneshot import (
     Bounded,
@@ -33,7 +39,17 @@ from dpsqlp.experiments.oneshot import (
 )
 from dpsqlp.experiments.replay import replay
 from dpsqlp.experiments.scale import extrapolate
-from dpsqlp.experiments.task import PRESETS, Options, Stream, plan_of, preset, read_stream, script
+from dpsqlp.experiments.task import (
+    PRESETS,
+    Options,
+    Stream,
+    describe,
+    plan_of,
+    preset,
+    query_of,
+    read_stream,
+    script,
+)
 from dpsqlp.mechanisms import Tree
 from dpsqlp.plan import Plan
 from dpsqlp.sql import compile_script
@@ -46,20 +62,24 @@ pytestmark = pytest.mark.slow
 DAY = Stream("day/*.parquet", 0)
 
 
-def query_of(options: Options, triggers: int) -> Any:
-    return compile_script(script(DAY, options, triggers, Path("out"))).sinks[0].query
-
-
 def test_errors_are_those_computed_by_hand() -> None:
     truth = pa.table({"key": ["a", "b", "c", None], "n": [10, 5, 1, 4]})
     released = pa.table({"key": ["a", "b", None], "n": [12.0, 1.0, 4.5]})
-    assert errors(truth, released) == Errors(3, 4.0, 2 + 4 + 1 + 0.5, math.sqrt(4 + 16 + 1 + 0.25))
+    assert errors(truth, released) == Errors(4.0, 2 + 4 + 1 + 0.5, math.sqrt(4 + 16 + 1 + 0.25))
     nothing = released.slice(0, 0)
-    assert errors(truth, nothing) == Errors(0, 10.0, 20.0, math.sqrt(100 + 25 + 1 + 16))
+    assert errors(truth, nothing) == Errors(10.0, 20.0, math.sqrt(100 + 25 + 1 + 16))
 
 
-def test_a_key_has_the_value_of_its_last_release(tmp_path: Path) -> None:
-    for trigger, keys, counts in ((9, ["a", "b"], [7, 3]), (10, ["a"], [5]), (11, [], [])):
+def test_a_key_has_its_last_value_and_its_first_trigger(tmp_path: Path) -> None:
+    no_keys: list[str] = []
+    no_counts: list[int] = []
+    releases = (
+        (9, ["a", "b"], [7, 3]),
+        (10, ["a"], [5]),
+        (11, no_keys, no_counts),
+        (18, ["c"], [2]),
+    )
+    for trigger, keys, counts in releases:
         table = pa.table(
             {
                 "trigger": pa.array([trigger] * len(keys), pa.int64()),
@@ -68,8 +88,22 @@ def test_a_key_has_the_value_of_its_last_release(tmp_path: Path) -> None:
             }
         )
         pq.write_table(table, tmp_path / f"trigger-{trigger:012d}.parquet")
-    released = last_releases(tmp_path).to_pylist()
-    assert {row["key"]: row["n"] for row in released} == {"a": 5, "b": 3}
+    released = released_keys(tmp_path)
+    assert {row["key"]: row["n"] for row in released.to_pylist()} == {"a": 5, "b": 3, "c": 2}
+    for table in (released, released_keys(tmp_path, counts=False)):
+        assert [keys_by(table, trigger) for trigger in (8, 9, 17, 18)] == [0, 2, 2, 3]
+
+
+def test_half_day_keys_are_those_of_the_release_after_half_of_the_triggers(tmp_path: Path) -> None:
+    """Under `every_trigger` a key that is out stays out."""
+    records = write_day(tmp_path / "day", 3000, 300, 3)
+    stream = Stream(f"{tmp_path}/day/*.parquet", records)
+    replay(stream, preset("best", 6.0, 1e-9), 4, tmp_path / "work", 2, lambda *done: None)
+    output = tmp_path / "work" / "output"
+    sizes = [pq.read_metadata(file).num_rows for file in sorted(output.glob("*.parquet"))]
+    released = released_keys(output)
+    assert [keys_by(released, trigger) for trigger in range(1, 5)] == sizes
+    assert 0 < sizes[1] < sizes[2] < sizes[3]
 
 
 def test_the_day_is_the_paper_s(tmp_path: Path) -> None:
@@ -88,8 +122,8 @@ def test_the_day_is_the_paper_s(tmp_path: Path) -> None:
 
 
 def test_the_presets_are_what_they_say() -> None:
-    paper, tree, best = (preset(name, 6.0, 1e-9, 32) for name in PRESETS)
-    plan = plan_of(query_of(paper, 100), paper)
+    paper, tree, default, best = (preset(name, 6.0, 1e-9) for name in PRESETS)
+    plan = plan_of(query_of(DAY, paper, 100), paper)
     published = paper_calibration(
         epsilon=6.0,
         delta=1e-9,
@@ -103,40 +137,75 @@ def test_the_presets_are_what_they_say() -> None:
         ContributionBounds(32, 32, 32),
         Tree(100),
     )
-    ours = plan_of(query_of(tree, 100), tree)
+    ours = plan_of(query_of(DAY, tree, 100), tree)
     assert (ours.release, ours.caps, ours.mechanism) == (
         "threshold",
         ContributionBounds(32, 32, 32),
         Tree(100),
     )
     assert ours.calibration.nu > published.nu  # less noise for the same epsilon
-    tuned = plan_of(query_of(best, 100), best)
-    assert tuned.caps == ContributionBounds(32, 2, 2)
-    for promised in (ours, tuned):
+    alone = plan_of(query_of(DAY, default, 100), default)
+    assert alone.caps == ContributionBounds(64, 8, 3, 64)
+    tuned = plan_of(query_of(DAY, best, 100), best)
+    assert tuned.caps == ContributionBounds(64, 8, 2, 64)
+    assert alone.calibration.closing is not None
+    assert tuned.calibration.closing is not None
+    for promised in (ours, alone, tuned):
         spent = epsilon_spent(
             promised.calibration, promised.caps, promised.mechanism, promised.release
         )
         assert 5.9 < spent <= 6.0
-    assert preset("best", 6.0, 1e-9, 2).caps == ContributionBounds(2, 2, 2)
+    assert query_of(DAY, preset("best", 6.0, 1e-9, norm=1), 100).caps == ContributionBounds(1, 1, 1)
 
 
 def test_options_reach_the_query() -> None:
     options = Options(
-        2.0, 1e-10, ContributionBounds(3, 2, 1), minimum=50, unit="(user_id, key)", counts=False
+        2.0,
+        1e-10,
+        records=3,
+        records_per_key=2,
+        selections=1,
+        closing=False,
+        minimum=50,
+        unit="(user_id, key)",
+        counts=False,
     )
-    query = query_of(options, 96)
+    query = query_of(DAY, options, 96)
     assert (query.epsilon, query.delta, query.caps) == (2.0, 1e-10, ContributionBounds(3, 2, 1))
     assert (query.minimum, query.triggers, query.processes) == (50, 96, ())
-    assert query.unit_names == ("user_id", "key")
-    best = query_of(preset("best", 6.0, 1e-9, 32), 100)
+    assert (query.unit_names, query.closing) == (("user_id", "key"), False)
+    best = query_of(DAY, preset("best", 6.0, 1e-9), 100)
     assert (best.selection_share, best.selection_spending) == (0.45, "late")
-    assert query_of(preset("tree", 6.0, 1e-9, 32), 100).selection_spending == "even"
+    assert query_of(DAY, preset("tree", 6.0, 1e-9), 100).selection_spending == "even"
+
+
+def test_default_is_one_number() -> None:
+    """Every option but the norm is left to the product."""
+    text = script(DAY, preset("default", 6.0, 1e-9), 100, Path("out"))
+    given = re.findall(r"(\w+) = ", text.split("OPTIONS")[1].split(")")[0])
+    required = ["epsilon", "delta", "privacy_unit_column", "timestamp_column"]
+    assert given == [*required, "max_contribution_norm"]
+
+
+def test_settings_are_those_in_effect() -> None:
+    described = describe(DAY, preset("default", 6.0, 1e-9, norm=math.sqrt(32)), 100)
+    assert described == {
+        "mechanism": "blt",
+        "release": "every_trigger",
+        "norm": math.sqrt(32),
+        "C": 32,
+        "c": 5,
+        "Cs": 3,
+        "selection_share": 0.5,
+        "selection_spending": "even",
+        "closing": "on",
+    }
 
 
 @pytest.mark.parametrize(("epsilon", "mean"), [(1.0, 97), (3.0, 35), (10.0, 13)])
 def test_shopping_thresholds_are_below_the_paper_s(epsilon: float, mean: float) -> None:
     """Against an independent computation, without the rounding up (half a user on average)."""
-    options = Options(epsilon, 1e-9, ContributionBounds(1, 1, 1), counts=False)
+    options = Options(epsilon, 1e-9, norm=1, counts=False)
     limits = thresholds(DAY, options, 150)
     assert np.mean(limits) == pytest.approx(mean + 0.5, abs=1.0)
 
@@ -153,7 +222,7 @@ def test_a_run_uses_the_preset_s_plan_from_files_to_files(tmp_path: Path) -> Non
     stream = Stream(f"{tmp_path}/day/*.parquet", records)
     truth = true_histogram(stream)
     assert sum(truth.column("n").to_pylist()) == records
-    options = preset("paper", 6.0, 1e-9, 8)
+    options = preset("paper", 6.0, 1e-9, contributions=8)
     told: list[tuple[int, int]] = []
     ran = replay(stream, options, 3, tmp_path / "work", 2, lambda *done: told.append(done))
     assert told == [(1, 3), (2, 3), (3, 3)]
@@ -170,8 +239,9 @@ def test_a_run_uses_the_preset_s_plan_from_files_to_files(tmp_path: Path) -> Non
         processes=[calibrated.process for calibrated in plan.calibration.processes],
     )
     assert plan.calibration == published
-    figures = errors(truth, last_releases(tmp_path / "work" / "output"))
-    assert figures.keys == 20
+    released = released_keys(tmp_path / "work" / "output")
+    figures = errors(truth, released)
+    assert released.num_rows == 20
     dropped = records - 3000 * 8  # at least; the rest of the error is noise
     assert max(dropped, 0) <= figures.l1 < records
 
@@ -266,7 +336,7 @@ def test_a_file_of_one_s_own_is_replayed_over_its_span(tmp_path: Path) -> None:
     assert (stream.records, stream.start_us, stream.span_us) == (2, -5_000_000, 10_000_001)
     assert (stream.user_type, stream.key_type) == ("VARCHAR", "VARCHAR")
     assert true_histogram(stream).num_rows == 2
-    query = compile_script(script(stream, preset("best", 1.0, 1e-6, 1), 3, tmp_path)).sinks[0].query
+    query = query_of(stream, preset("best", 1.0, 1e-6, norm=1), 3)
     assert query.emit.start_us == -5_000_000
     assert query.emit.interval_us * 3 >= stream.span_us
     pq.write_table(table.drop_columns(["key"]), tmp_path / "b.parquet")

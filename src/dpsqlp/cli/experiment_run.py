@@ -78,9 +78,10 @@ def _show(result: Result) -> None:
     )
     console.print(f"[bold]{result.experiment}[/bold]: {settings}", highlight=False)
     heads, rows = cells(result.rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for position, head in enumerate(heads):
-        table.add_column(head, justify="left" if position == 0 else "right")
+        first = position == 0
+        table.add_column(head, justify="left" if first else "right", no_wrap=first, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)

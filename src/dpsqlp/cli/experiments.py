@@ -29,10 +29,11 @@ Units = Annotated[
 Keys = Annotated[int, typer.Option(min=1, help="Keys to draw from; 1000000 in the paper.")]
 Triggers = Annotated[int, typer.Option(min=1, help="Triggers over the stream.")]
 Preset = Annotated[
-    Literal["paper", "tree", "best"],
+    Literal["paper", "tree", "default", "best"],
     typer.Option(
         help="paper: the published mechanism and calibration, which carries no promise; tree: the"
-        " published mechanism with our accounting; best: options tuned for this day."
+        " published mechanism with our accounting; default: a norm, and no other option; best:"
+        " options tuned for this day."
     ),
 ]
 Seed = Annotated[
@@ -67,6 +68,10 @@ def synthetic(
     keys: Keys = 1_000_000,
     triggers: Triggers = 100,
     preset: Preset = "best",
+    closing: Annotated[
+        Literal["on", "off"],
+        typer.Option(help="off: default and best without the closing, group_selection_closing."),
+    ] = "on",
     runs: Annotated[int, typer.Option(min=1, help="Runs to average; 3 in the paper.")] = 1,
     seed: Seed = 1,
     threads: Threads = 2,
@@ -77,13 +82,15 @@ def synthetic(
     """Accuracy and speed on the paper's synthetic day: counts per key, ε = 6, δ = 1e-9.
 
     Errors are measured at the end of the day, against the true histogram before any bounding; a
-    key that was not released counts as 0. Each run is a process of its own, for time and memory.
+    key that was not released counts as 0. Keys are also counted after half of the triggers. Each
+    run is a process of its own, for time and memory.
     """
 
     def work(progress: ReportProgress) -> Result:
         from dpsqlp.experiments.synthetic import Day, run_synthetic
 
-        return run_synthetic(Day(units, keys, triggers, seed), preset, runs, threads, progress)
+        day = Day(units, keys, triggers, seed)
+        return run_synthetic(day, preset, closing == "on", runs, threads, progress)
 
     run_experiment(context, work, as_json, report, save)
 
@@ -113,12 +120,17 @@ def baselines(
     run_experiment(context, work, as_json, report, save)
 
 
-@app.command(epilog=_example("sweep --contributions 1,5,10,25,50"))
+@app.command(epilog=_example("sweep --preset best --norms 4,8,16"))
 def sweep(
     context: typer.Context,
     contributions: Annotated[
-        str, typer.Option(metavar="LIST", help="Contribution limits C, separated by commas.")
+        str,
+        typer.Option(metavar="LIST", help="C for paper and tree, separated by commas."),
     ] = "1,2,3,5,8,12,16,20,25,30,32,40,50",
+    norms: Annotated[
+        str,
+        typer.Option(metavar="LIST", help="Norms for default and best, separated by commas."),
+    ] = "1,2,3,4,5,6,8,10,12,16",
     units: Units = 1_000_000,
     keys: Keys = 1_000_000,
     triggers: Triggers = 100,
@@ -129,20 +141,33 @@ def sweep(
     report: ReportFolder = None,
     save: Save = None,
 ) -> None:
-    """Keys and errors on the synthetic day by contribution limit C: the paper's figure."""
-    try:
-        limits = [int(word) for word in contributions.split(",")]
-    except ValueError:
-        limits = []
-    if not limits or min(limits) < 1:
-        raise typer.BadParameter("Give whole numbers of at least 1, separated by commas: 1,5,10.")
+    """Keys and errors on the synthetic day by contribution bound.
+
+    The presets paper and tree are swept over C, which is the paper's figure; default and best over
+    the norm.
+    """
+    limits, scales = _numbers(contributions, int), _numbers(norms, float)
 
     def work(progress: ReportProgress) -> Result:
-        from dpsqlp.experiments.synthetic import Day, run_sweep
+        from dpsqlp.experiments.synthetic import Day, run_sweep, sweeps_norm
 
-        return run_sweep(Day(units, keys, triggers, seed), preset, limits, threads, progress)
+        bounds = scales if sweeps_norm(preset) else limits
+        return run_sweep(Day(units, keys, triggers, seed), preset, bounds, threads, progress)
 
     run_experiment(context, work, as_json, report, save)
+
+
+def _numbers(text: str, kind: type[float]) -> list[float]:
+    """The numbers of a list of at least one."""
+    try:
+        numbers = [kind(word) for word in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not min(numbers) >= 1:
+        raise typer.BadParameter(
+            f"{text!r} is no list of numbers of at least 1. Separate them by commas: 1,5,10."
+        )
+    return numbers
 
 
 @app.command(epilog=_example("shopping"))
@@ -193,7 +218,7 @@ def trends(
     run_experiment(context, work, as_json, report, save)
 
 
-@app.command(epilog=_example("real ratings.parquet --epsilon 6 --delta 1e-9 --contributions 17"))
+@app.command(epilog=_example("real ratings.parquet --contributions 17 --default-norm 16 --norm 24"))
 def real(
     context: typer.Context,
     file: Annotated[
@@ -205,27 +230,25 @@ def real(
     triggers: Triggers = 100,
     epsilon: Annotated[float, typer.Option(help="Of each method separately.")] = 6.0,
     delta: Annotated[float, typer.Option(help="Of each method separately.")] = 1e-9,
-    contributions: Annotated[int, typer.Option(min=1, help="C, records per unit.")] = 32,
+    contributions: Annotated[
+        int, typer.Option(min=1, help="C, records per unit, of paper, tree and the baselines.")
+    ] = 32,
+    default_norm: Annotated[
+        float, typer.Option(min=1, help="max_contribution_norm of default, its only option.")
+    ] = 8,
+    norm: Annotated[float, typer.Option(min=1, help="max_contribution_norm of best.")] = 8,
+    records: Annotated[
+        int | None,
+        typer.Option(min=1, help="max_rows_contributed of best.  [default: what the norm implies]"),
+    ] = None,
     records_per_key: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="c, records per unit and key, for the preset best.  [default: 2, at most C]",
-        ),
+        typer.Option(min=1, help="max_rows_per_group of best.  [default: what the norm implies]"),
     ] = None,
-    selections: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Cs, selection votes per unit, for the preset best.  [default: 2, at most C]",
-        ),
-    ] = None,
-    selection_share: Annotated[
-        float, typer.Option(help="Part of the budget for selection, for the preset best.")
-    ] = 0.45,
+    selections: Annotated[int, typer.Option(min=1, help="max_selections_contributed of best.")] = 2,
+    selection_share: Annotated[float, typer.Option(help="group_selection_share of best.")] = 0.45,
     selection_spending: Annotated[
-        Literal["even", "late"],
-        typer.Option(help="How selection spends delta over the triggers, for the preset best."),
+        Literal["even", "late"], typer.Option(help="group_selection_spending of best.")
     ] = "late",
     seed: Annotated[int, typer.Option(help="Seed of the baselines' noise.")] = 1,
     threads: Threads = 2,
@@ -233,30 +256,32 @@ def real(
     report: ReportFolder = None,
     save: Save = None,
 ) -> None:
-    """Accuracy on your own file: the three presets and the baselines against the true counts.
+    """Accuracy on your own file: the four presets and the baselines against the true counts.
 
     The file's span of time is divided into triggers of equal length. This is for experiments only:
     in production the span must be public, or the data would decide about time. Each method has the
     budget for itself, and true counts are shown: use data that you may see.
     """
-    if max(records_per_key or 1, selections or 1) > contributions:
-        raise typer.BadParameter(
-            "--records-per-key and --selections must be at most --contributions."
-        )
 
     def work(progress: ReportProgress) -> Result:
         from dpsqlp.experiments.real import run_real
+        from dpsqlp.experiments.task import Options
 
         return run_real(
             file,
             triggers=triggers,
-            epsilon=epsilon,
-            delta=delta,
             contributions=contributions,
-            records_per_key=records_per_key,
-            selections=selections,
-            selection_share=selection_share,
-            selection_spending=selection_spending,
+            default_norm=default_norm,
+            best=Options(
+                epsilon,
+                delta,
+                norm=norm,
+                records=records,
+                records_per_key=records_per_key,
+                selections=selections,
+                selection_share=selection_share,
+                selection_spending=selection_spending,
+            ),
             seed=seed,
             threads=threads,
             report=progress,

@@ -17,9 +17,8 @@ from dpsqlp.experiments.task import Stream
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Released keys, and norms of released minus true counts over all keys."""
+    """Norms of released minus true counts over all keys."""
 
-    keys: int
     linf: float
     l1: float
     l2: float
@@ -32,12 +31,20 @@ def true_histogram(stream: Stream) -> pa.Table:
         return database.sql(query).to_arrow_table()
 
 
-def last_releases(output: Path) -> pa.Table:
-    """(key, n): the last released value of every key, from a Parquet sink's files."""
+def released_keys(output: Path, *, counts: bool = True) -> pa.Table:
+    """(key, first_trigger, n): every key of a Parquet sink's files, its first trigger and its last
+    value, if there are counts.
+    """
+    last = ", arg_max(n, trigger) AS n" if counts else ""
     with duckdb.connect() as database:
         files = f"read_parquet('{output}/*.parquet')"
-        query = f"SELECT key, arg_max(n, trigger) AS n FROM {files} GROUP BY key"
+        query = f"SELECT key, min(trigger) AS first_trigger{last} FROM {files} GROUP BY key"
         return database.sql(query).to_arrow_table()
+
+
+def keys_by(released: pa.Table, trigger: int) -> int:
+    """The number of keys that were released at this trigger or before."""
+    return int((released.column("first_trigger").to_numpy() <= trigger).sum())
 
 
 def errors(truth: pa.Table, released: pa.Table) -> Errors:
@@ -51,8 +58,8 @@ def errors(truth: pa.Table, released: pa.Table) -> Errors:
                 SELECT abs(coalesce(released.n, 0)::DOUBLE - coalesce(truth.n, 0)) AS size
                 FROM truth FULL JOIN released ON truth.key IS NOT DISTINCT FROM released.key
             )
-            SELECT (SELECT count(*) FROM released), coalesce(max(size), 0),
-                   coalesce(sum(size), 0), sqrt(coalesce(sum(size * size), 0))
+            SELECT coalesce(max(size), 0), coalesce(sum(size), 0),
+                   sqrt(coalesce(sum(size * size), 0))
             FROM error
             """
         ).fetchall()

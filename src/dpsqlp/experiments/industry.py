@@ -20,14 +20,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from dpsqlp.accounting import ContributionBounds
 from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.data import write_day, write_visits
-from dpsqlp.experiments.histogram import true_histogram
+from dpsqlp.experiments.histogram import keys_by, released_keys, true_histogram
 from dpsqlp.experiments.replay import ReportProgress, RunCost, replay, working_folder
 from dpsqlp.experiments.result import Result
-from dpsqlp.experiments.task import PRESETS, Options, Stream, plan_of, preset, script
-from dpsqlp.sql import compile_script
+from dpsqlp.experiments.task import PRESETS, Options, Stream, plan_of, preset, query_of
 
 SHOPPING_TRIGGERS, SHOPPING_DELTA = 150, 1e-9
 SHOPPING_PAPER = {1.0: 120, 3.0: 43, 10.0: 16}  # equivalent threshold by epsilon
@@ -45,7 +43,8 @@ def run_shopping(units: int, keys: int, seed: int, threads: int, report: ReportP
         truth = true_histogram(stream)
         for epsilon, published in SHOPPING_PAPER.items():
             for name in PRESETS:
-                options = replace(preset(name, epsilon, SHOPPING_DELTA, 1), counts=False)
+                chosen = preset(name, epsilon, SHOPPING_DELTA, contributions=1, norm=1)
+                options = replace(chosen, counts=False)
                 on_progress = partial(report, f"{name}, epsilon {epsilon:g}")
                 work = folder / f"{name}-{epsilon:g}"
                 released = _run(stream, options, SHOPPING_TRIGGERS, threads, work, on_progress)[1]
@@ -57,6 +56,7 @@ def run_shopping(units: int, keys: int, seed: int, threads: int, report: ReportP
                         "equivalent": equivalent_threshold(truth, released.num_rows),
                         "threshold": fmean(thresholds(stream, options, SHOPPING_TRIGGERS)),
                         "keys": released.num_rows,
+                        "half_day_keys": keys_by(released, SHOPPING_TRIGGERS // 2),
                         **_retained(truth, released),
                     }
                 )
@@ -76,7 +76,7 @@ def run_trends(units: int, keys: int, seed: int, threads: int, report: ReportPro
     options = Options(
         TRENDS_EPSILON,
         TRENDS_DELTA,
-        ContributionBounds(1, 1, 1),
+        norm=1,
         minimum=TRENDS_MINIMUM,
         unit="(user_id, key)",
         counts=False,
@@ -101,6 +101,7 @@ def run_trends(units: int, keys: int, seed: int, threads: int, report: ReportPro
     }
     row = {
         "keys": released.num_rows,
+        "half_day_keys": keys_by(released, TRENDS_TRIGGERS // 2),
         **found,
         "threshold": fmean(limits),
         "seconds": ran.seconds,
@@ -118,8 +119,7 @@ def equivalent_threshold(truth: pa.Table, keys: int) -> int | None:
 
 def thresholds(stream: Stream, options: Options, triggers: int) -> tuple[int, ...]:
     """The selection's threshold at each trigger."""
-    [sink] = compile_script(script(stream, options, triggers, Path("output"))).sinks
-    selection = plan_of(sink.query, options).calibration.selection
+    selection = plan_of(query_of(stream, options, triggers), options).calibration.selection
     assert selection is not None
     return selection.thresholds
 
@@ -137,9 +137,7 @@ def _run(
     ran = subprocesses.run_in_subprocess(
         replay, stream, options, triggers, work, threads, on_progress=on_progress
     )
-    with duckdb.connect() as database:
-        query = f"SELECT DISTINCT key FROM read_parquet('{work}/output/*.parquet')"
-        return ran, database.sql(query).to_arrow_table()
+    return ran, released_keys(work / "output", counts=False)
 
 
 def _retained(truth: pa.Table, released: pa.Table) -> dict[str, float | None]:

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BLUE, _GREY, _ORANGE = "#2b6cb0", "#a0aec0", "#dd6b20"
-_METRICS = {"keys": "keys released", "l1": "ℓ1 error", "l2": "ℓ2 error"}
+_METRICS = {
+    "keys": "keys released",
+    "half_day_keys": "half-day keys",
+    "l1": "ℓ1 error",
+    "l2": "ℓ2 error",
+}
 
 
 def check_available() -> None:
@@ -69,7 +74,7 @@ def _bars(results: Mapping[str, dict[str, Any]]) -> dict[str, list[tuple[str, di
         ]
         if paper.UNITS in sizes and triggers in paper.SYNTHETIC:
             rows.append(("as published", dict(paper.SYNTHETIC[triggers])))
-        rows += [(f"dpsqlp, {name}", ours[name]) for name in PRESETS if name in ours]
+        rows += [(f"dpsqlp, {name}", day) for name, day in ours.items()]
         if ours:
             plots[f"synthetic-{triggers}"] = rows
     for name, result in results.items():
@@ -85,22 +90,25 @@ def _draw_bars(figure: Figure, rows: Sequence[tuple[str, dict[str, Any]]]) -> No
         for label in labels
     ]
     for axes, (metric, title) in zip(_axes(figure, len(_METRICS)), _METRICS.items(), strict=True):
-        bars = axes.barh(labels, [row[metric] for _, row in rows], color=colours)
-        axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8)
+        values = [row.get(metric) for _, row in rows]
+        bars = axes.barh(labels, [value or 0 for value in values], color=colours)
+        texts = ["–" if value is None else f"{value:,.0f}" for value in values]
+        axes.bar_label(bars, texts, padding=3, fontsize=8)
         axes.invert_yaxis()
         axes.set_title(title, fontsize=10)
-        axes.margins(x=0.3)
+        axes.margins(x=0.4)
         axes.set_xticks([])
     for axes in figure.axes[1:]:
         axes.set_yticks([])
 
 
 def _sweep(figure: Figure, result: dict[str, Any]) -> None:
-    limits = [row["C"] for row in result["rows"]]
+    by = result["by"]
+    bounds = [row[by] for row in result["rows"]]
     for axes, (metric, title) in zip(_axes(figure, len(_METRICS)), _METRICS.items(), strict=True):
-        axes.plot(limits, [row[metric] for row in result["rows"]], "o-", color=_BLUE, markersize=3)
+        axes.plot(bounds, [row[metric] for row in result["rows"]], "o-", color=_BLUE, markersize=3)
         axes.set_title(title, fontsize=10)
-        axes.set_xlabel("C, records per unit")
+        axes.set_xlabel("C, records per unit" if by == "C" else "norm")
 
 
 def _shopping(figure: Figure, result: dict[str, Any]) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import duckdb
 
-from dpsqlp.accounting import ContributionBounds, Spending
 from dpsqlp.experiments.histogram import true_histogram
 from dpsqlp.experiments.replay import ReportProgress, measure
 from dpsqlp.experiments.result import Result
 from dpsqlp.experiments.synthetic import baseline_rows
-from dpsqlp.experiments.task import PRESETS, preset, read_stream
+from dpsqlp.experiments.task import PRESETS, Options, describe, preset, read_stream
 
+_COLUMNS = ("keys", "half_day_keys", "keys_before_last", "linf", "l1", "l2", "seconds")
 _SPAN = (
     "The span of time was taken from the file, for the convenience of this experiment. In"
     " production it must be public and chosen beforehand: otherwise the data decides about time."
@@ -25,43 +24,33 @@ def run_real(
     file: Path,
     *,
     triggers: int,
-    epsilon: float,
-    delta: float,
     contributions: int,
-    records_per_key: int | None,
-    selections: int | None,
-    selection_share: float,
-    selection_spending: Spending,
+    default_norm: float,
+    best: Options,
     seed: int,
     threads: int,
     report: ReportProgress,
 ) -> Result:
-    """Presets and baselines on a file; c, Cs, share and spending are those of `best`."""
+    """Presets and baselines on a file, each at the budget of `best`."""
     stream = read_stream(file)
+    chosen = {
+        name: preset(name, best.epsilon, best.delta, contributions=contributions, norm=default_norm)
+        for name in PRESETS
+    }
+    chosen["best"] = best
+    described = {name: describe(stream, options, triggers) for name, options in chosen.items()}
     truth = true_histogram(stream)
-    chosen = {name: preset(name, epsilon, delta, contributions) for name in PRESETS}
-    caps = chosen["best"].caps
-    caps = ContributionBounds(
-        contributions, records_per_key or caps.records_per_key, selections or caps.selections
-    )
-    chosen["best"] = replace(
-        chosen["best"],
-        caps=caps,
-        selection_share=selection_share,
-        selection_spending=selection_spending,
-    )
     rows = []
     for name, options in chosen.items():
         on_progress = partial(report, name)
         figures = measure(
             stream, options, triggers, truth, threads=threads, on_progress=on_progress
         )
-        rows.append({"method": name, **figures})
+        rows.append({"method": name, **{column: figures[column] for column in _COLUMNS}})
     report("baselines", 0, 1)
-    accuracy = ("keys", "linf", "l1", "l2")
     rows += [
-        {"method": row["baseline"], **{name: row[name] for name in accuracy}}
-        for row in baseline_rows(stream, epsilon, delta, contributions, triggers, seed)
+        {"method": row["baseline"], **{column: row.get(column) for column in _COLUMNS}}
+        for row in baseline_rows(stream, best.epsilon, best.delta, contributions, triggers, seed)
     ]
     with duckdb.connect() as database:
         [(units,)] = database.sql(f"SELECT count(DISTINCT user_id) FROM {stream.rows}").fetchall()
@@ -71,12 +60,10 @@ def run_real(
         "units": units,
         "true_keys": truth.num_rows,
         "triggers": triggers,
-        "epsilon": epsilon,
-        "delta": delta,
-        "C": contributions,
-        "c": caps.records_per_key,
-        "Cs": caps.selections,
-        "selection_share": selection_share,
-        "selection_spending": selection_spending,
+        "epsilon": best.epsilon,
+        "delta": best.delta,
+        "C": contributions,  # of paper, tree and the baselines
+        "default_norm": default_norm,
+        **{f"best_{name}": value for name, value in described["best"].items()},
     }
     return Result("real", f"real-{file.stem}", settings, rows, [_SPAN])

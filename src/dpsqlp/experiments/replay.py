@@ -16,7 +16,7 @@ from dpsqlp.engines.instance import create_instance
 from dpsqlp.engines.script import open_engine
 from dpsqlp.engines.secret_file import load_secret
 from dpsqlp.experiments import subprocesses
-from dpsqlp.experiments.histogram import errors, last_releases
+from dpsqlp.experiments.histogram import errors, keys_by, released_keys
 from dpsqlp.experiments.task import SINK, Options, Stream, plan_of, script
 from dpsqlp.sql import compile_script
 from dpsqlp.state.sealed import SealedStorage
@@ -81,9 +81,12 @@ def measure(
         ran = subprocesses.run_in_subprocess(
             replay, stream, options, triggers, work, threads, on_progress=on_progress
         )
-        figures = errors(truth, last_releases(work / "output"))
+        released = released_keys(work / "output")
     return {
-        **asdict(figures),
+        "keys": released.num_rows,
+        "half_day_keys": keys_by(released, triggers // 2),
+        "keys_before_last": keys_by(released, triggers - 1),
+        **asdict(errors(truth, released)),
         "seconds": ran.seconds,
         "records_per_second": stream.records / ran.seconds,
         "peak_memory_bytes": ran.peak_memory_bytes,

@@ -14,7 +14,6 @@ from dpsqlp.experiments import paper
 from dpsqlp.experiments.plots import draw
 from dpsqlp.experiments.result import Result, days_of, read_results
 from dpsqlp.experiments.table import cells, figure, html, markdown
-from dpsqlp.experiments.task import PRESETS
 
 PEERS = "peers"
 _STYLE = (
@@ -23,7 +22,22 @@ _STYLE = (
     "text-align:right}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
     "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}img{background:#fff}}"
 )
-_METRICS = {"keys": "keys released", "linf": "ℓ∞", "l1": "ℓ1", "l2": "ℓ2"}
+_METRICS = {
+    "keys": "keys released",
+    "half_day_keys": "half-day keys",
+    "keys_before_last": "keys before the last trigger",
+    "linf": "ℓ∞",
+    "l1": "ℓ1",
+    "l2": "ℓ2",
+}
+
+_SWEPT = {
+    "C": (
+        "Contribution limit C",
+        " In the paper, at 10,000,000 units: keys near C = 5, ℓ1 near 25, ℓ2 near 30.",
+    ),
+    "norm": ("Norm", ""),
+}
 
 
 def write_html(result: Result, folder: Path) -> Path:
@@ -60,7 +74,8 @@ def write_results(folder: Path) -> Path:
         "Generated from the JSON files that the experiments saved; the commands are at the end."
         " Figures of dpsqlp are of the whole system: Parquet files in, durable state, Parquet files"
         " out. Errors are against the true histogram before any bounding; a key that was not"
-        " released counts as 0. [Experiments](experiments.md) explains the measurements.\n",
+        " released counts as 0. Half-day keys are those released by half of the triggers."
+        " [Experiments](experiments.md) explains the measurements.\n",
         *_synthetic(results, plots),
         *_sweep(results, plots),
         *_shopping(results, plots),
@@ -108,19 +123,24 @@ def _accuracy(triggers: int, ours: Mapping[str, dict[str, Any]]) -> str:
     day = next(iter(ours.values()))  # all of one size
     full = day["units"] == paper.UNITS
     published = paper.SYNTHETIC.get(triggers, {}) if full else {}
-    reference: Mapping[str, Any] = published or ours.get("paper", {})
-    heads = ["", "the paper", *(f"dpsqlp, `{name}`" for name in PRESETS), "`best`: ratio"]
+    reference: Mapping[str, Any] = ours.get("paper", {}) | published
+    heads = ["", "the paper", *(f"dpsqlp, `{name}`" for name in ours)]
+    ratios = [name for name in ("default", "best") if name in ours]
+    heads += [f"`{name}`: ratio" for name in ratios]
     rows = []
     for metric, title in _METRICS.items():
-        values = [published.get(metric), *(ours.get(p, {}).get(metric) for p in PRESETS)]
-        best, base = values[-1], reference.get(metric)
-        ratio = f"{best / base:.2f}" if best is not None and base else "–"
-        rows.append([title, *(figure(metric, value) for value in values), ratio])
-    against = "the paper" if published else "`paper` here"
+        values = [published.get(metric), *(day[metric] for day in ours.values())]
+        texts = [figure(metric, value) for value in values]
+        base = reference.get(metric)
+        texts += [f"{ours[name][metric] / base:.2f}" if base else "–" for name in ratios]
+        rows.append([title, *texts])
+    against = "`paper` here"
+    if published:
+        against = f"the paper, or to {against} for a figure that the paper does not have"
     smaller = (
         "" if full else " **Smaller than the paper's day (10,000,000 units): not its figures.**"
     )
-    runs = ", ".join(f"`{name}` {ours[name]['runs']}" for name in PRESETS if name in ours)
+    runs = ", ".join(f"`{name}` {day['runs']}" for name, day in ours.items())
     return (
         f"{_size(day)}; runs averaged: {runs}. The ratio is to {against}; above 1 is better"
         f" for keys, below 1 for errors.{smaller}\n\n{markdown(heads, rows)}"
@@ -128,12 +148,12 @@ def _accuracy(triggers: int, ours: Mapping[str, dict[str, Any]]) -> str:
 
 
 def _speed(ours: Mapping[str, dict[str, Any]]) -> str:
-    names = ("mechanism", "release", "C", "c", "Cs", "selection_share", "selection_spending")
-    speed = ("seconds", "records_per_second", "peak_memory_bytes")
+    names = (
+        *("mechanism", "release", "norm", "C", "c", "Cs", "selection_share", "selection_spending"),
+        *("closing", "seconds", "records_per_second", "peak_memory_bytes"),
+    )
     rows = [
-        {"preset": f"`{name}`", **{key: ours[name].get(key) for key in (*names, *speed)}}
-        for name in PRESETS
-        if name in ours
+        {"preset": f"`{name}`", **{key: day[key] for key in names}} for name, day in ours.items()
     ]
     return markdown(*cells(rows))
 
@@ -153,22 +173,24 @@ def _baselines(result: Mapping[str, Any]) -> str:
 
 
 def _metrics(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in _METRICS}
+    return {name: row[name] for name in _METRICS if name in row}
 
 
 def _sweep(results: Mapping[str, dict[str, Any]], plots: Mapping[str, str]) -> Iterator[str]:
     for sweep in _of(results, "sweep"):
-        rows = [{"C": row["C"], **_metrics(row)} for row in sweep["rows"]]
+        by = sweep["by"]
+        rows = [{by: row[by], **_metrics(row)} for row in sweep["rows"]]
         peaks = {
-            "keys": max(rows, key=lambda row: row["keys"])["C"],
-            "ℓ1": min(rows, key=lambda row: row["l1"])["C"],
-            "ℓ2": min(rows, key=lambda row: row["l2"])["C"],
+            "keys": max(rows, key=lambda row: row["keys"])[by],
+            "half-day keys": max(rows, key=lambda row: row["half_day_keys"])[by],
+            "ℓ1": min(rows, key=lambda row: row["l1"])[by],
+            "ℓ2": min(rows, key=lambda row: row["l2"])[by],
         }
-        best = ", ".join(f"{name} at C = {limit}" for name, limit in peaks.items())
+        best = ", ".join(f"{name} at {by} = {bound:g}" for name, bound in peaks.items())
+        title, paper_s = _SWEPT[by]
         yield (
-            f"## Contribution limit, `{sweep['preset']}`, {sweep['triggers']:,} triggers\n\n"
-            f"{_size(sweep)}. Best: {best}. In the paper, at 10,000,000 units: keys near C = 5, ℓ1"
-            " near 25, ℓ2 near 30.\n"
+            f"## {title}, `{sweep['preset']}`, {sweep['triggers']:,} triggers\n\n"
+            f"{_size(sweep)}. Best: {best}.{paper_s}\n"
         )
         yield _plot(sweep["name"], plots, "Keys and errors by contribution limit")
         yield markdown(*cells(rows))
@@ -206,9 +228,11 @@ def _real(results: Mapping[str, dict[str, Any]], plots: Mapping[str, str]) -> It
     for real in _of(results, "real"):
         yield (
             f"## {real['file']}\n\n{_size(real)}, {real['true_keys']:,} keys; {real['triggers']}"
-            f" triggers, ε = {real['epsilon']:g}, δ = {real['delta']:g}, C = {real['C']}; `best`"
-            f" with c = {real['c']}, Cs = {real['Cs']}, share {real['selection_share']:g},"
-            f" spending {real['selection_spending']}.\n"
+            f" triggers, ε = {real['epsilon']:g}, δ = {real['delta']:g}. `paper`, `tree` and the"
+            f" baselines with C = {real['C']}; `default` with norm {real['default_norm']:g} and no"
+            f" other option; `best` with norm {real['best_norm']:.3g}, C = {real['best_C']}, c ="
+            f" {real['best_c']}, Cs = {real['best_Cs']}, share {real['best_selection_share']:g},"
+            f" spending {real['best_selection_spending']}, closing {real['best_closing']}.\n"
         )
         yield _plot(real["name"], plots, f"Accuracy on {real['file']}")
         yield markdown(*cells(real["rows"]))

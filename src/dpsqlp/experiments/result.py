@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsqlp.errors import SourceError
+from dpsqlp.experiments.task import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,19 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def days_of(results: Mapping[str, dict[str, Any]], triggers: int) -> dict[str, dict[str, Any]]:
-    """The synthetic results with this many triggers, by preset; only those of the largest day."""
+    """The synthetic results with this many triggers, by preset, in the order of the presets; only
+    those of the largest day. Without its closing, a preset is named `best, closing off`.
+    """
     days = [
         result
         for result in results.values()
         if result["experiment"] == "synthetic" and result["triggers"] == triggers
     ]
     size = max((day["units"] for day in days), default=0)
-    return {day["preset"]: day for day in days if day["units"] == size}
+    named = {_name(day): day for day in days if day["units"] == size}
+    return dict(sorted(named.items(), key=lambda item: PRESETS.index(item[1]["preset"])))
+
+
+def _name(day: Mapping[str, Any]) -> str:
+    off = ", closing off" if day["closing"] == "off" else ""
+    return f"{day['preset']}{off}"

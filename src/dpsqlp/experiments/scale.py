@@ -20,7 +20,7 @@ from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.data import START_US, write_part
 from dpsqlp.experiments.replay import ReportProgress, replay, working_folder
 from dpsqlp.experiments.result import Result
-from dpsqlp.experiments.task import CONTRIBUTIONS, Stream, preset
+from dpsqlp.experiments.task import Stream, preset
 
 EPSILON, DELTA = 6.0, 1e-9
 PAPER_KEYS, PAPER_RECORDS = 10**9, 6 * 10**9
@@ -99,7 +99,7 @@ def _run(
             sum(fill) + size * (1 + _MEASURED),
             span_us=triggers * _SECOND_US,
         )
-        options = preset("best", EPSILON, DELTA, CONTRIBUTIONS)
+        options = preset("best", EPSILON, DELTA)
         ran = subprocesses.run_in_subprocess(
             replay, stream, options, triggers, work, threads, on_progress=on_progress
         )

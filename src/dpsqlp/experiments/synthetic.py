@@ -1,10 +1,10 @@
-"""The paper's synthetic day: accuracy of a preset, of the baselines, and by contribution limit."""
+"""The paper's synthetic day: accuracy of a preset, of the baselines, and by contribution bound."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -14,11 +14,14 @@ from dpsqlp.experiments.histogram import errors, true_histogram
 from dpsqlp.experiments.oneshot import Bounded, budgets
 from dpsqlp.experiments.replay import ReportProgress, measure, working_folder
 from dpsqlp.experiments.result import Result
-from dpsqlp.experiments.task import CONTRIBUTIONS, PresetName, Stream, preset
+from dpsqlp.experiments.task import CONTRIBUTIONS, PresetName, Stream, describe, preset
 
 EPSILON, DELTA = 6.0, 1e-9  # the paper's budget
 _FILES = 100  # independent of the triggers; each trigger opens all of them
-_MEANS = ("keys", "linf", "l1", "l2", "seconds", "records_per_second", "peak_memory_bytes")
+_MEANS = (
+    *("keys", "half_day_keys", "keys_before_last", "linf", "l1", "l2"),
+    *("seconds", "records_per_second", "peak_memory_bytes"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,17 @@ def written(day: Day, report: ReportProgress) -> Iterator[Stream]:
 
 
 def run_synthetic(
-    day: Day, name: PresetName, runs: int, threads: int, report: ReportProgress
+    day: Day, name: PresetName, closing: bool, runs: int, threads: int, report: ReportProgress
 ) -> Result:
-    """Run a preset over the day several times, with new noise; figures are means."""
-    options = preset(name, EPSILON, DELTA, CONTRIBUTIONS)
+    """Run a preset over the day several times, with new noise; figures are means.
+
+    `closing` is whether it may end with a closing.
+    """
+    options = replace(preset(name, EPSILON, DELTA), closing=None if closing else False)
     rows = []
     with written(day, report) as stream:
         truth = true_histogram(stream)
+        described = describe(stream, options, day.triggers)
         for run in range(1, runs + 1):
             on_progress = partial(report, f"{name}, run {run} of {runs}")
             figures = measure(
@@ -69,11 +76,12 @@ def run_synthetic(
     settings = {
         "preset": name,
         **day.describe(stream.records),
-        **options.describe(),
+        **described,
         "runs": runs,
         **{key: fmean(row[key] for row in rows) for key in _MEANS},
     }
-    return Result("synthetic", f"synthetic-{name}-{day.triggers}", settings, rows)
+    off = "" if closing else "-closing-off"
+    return Result("synthetic", f"synthetic-{name}{off}-{day.triggers}", settings, rows)
 
 
 def baseline_rows(
@@ -86,8 +94,9 @@ def baseline_rows(
         bounded = Bounded(stream, contributions, triggers, work)
         try:
             for name, noise in budgets(epsilon, delta, contributions, triggers).items():
-                figures = errors(truth, bounded.histogram(name, noise, seed))
-                rows.append({"baseline": name, **asdict(figures), **asdict(noise)})
+                released = bounded.histogram(name, noise, seed)
+                figures = {"keys": released.num_rows, **asdict(errors(truth, released))}
+                rows.append({"baseline": name, **figures, **asdict(noise)})
         finally:
             bounded.close()
     return rows
@@ -102,19 +111,28 @@ def run_baselines(day: Day, report: ReportProgress) -> Result:
     return Result("baselines", f"baselines-{day.triggers}", settings, rows)
 
 
+def sweeps_norm(name: PresetName) -> bool:
+    """Whether a preset is swept over the norm; else over C, as in the paper's figure."""
+    return name in ("default", "best")
+
+
 def run_sweep(
-    day: Day, name: PresetName, contributions: Sequence[int], threads: int, report: ReportProgress
+    day: Day, name: PresetName, bounds: Sequence[float], threads: int, report: ReportProgress
 ) -> Result:
-    """A preset over the day at each contribution limit C."""
+    """A preset over the day at each norm, or at each C for the presets of the paper."""
+    by = "norm" if sweeps_norm(name) else "C"
     rows = []
     with written(day, report) as stream:
         truth = true_histogram(stream)
-        for limit in contributions:
-            options = preset(name, EPSILON, DELTA, limit)
-            on_progress = partial(report, f"{name}, C = {limit}")
+        for bound in bounds:
+            if by == "norm":
+                options = preset(name, EPSILON, DELTA, norm=bound)
+            else:
+                options = preset(name, EPSILON, DELTA, contributions=int(bound))
+            on_progress = partial(report, f"{name}, {by} = {bound:g}")
             figures = measure(
                 stream, options, day.triggers, truth, threads=threads, on_progress=on_progress
             )
-            rows.append({"C": limit, **figures})
-    settings = {"preset": name, **day.describe(stream.records)}
+            rows.append({by: bound, **figures})
+    settings = {"preset": name, "by": by, **day.describe(stream.records)}
     return Result("sweep", f"sweep-{name}-{day.triggers}", settings, rows)

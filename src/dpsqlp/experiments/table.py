@@ -7,6 +7,8 @@ from html import escape
 from typing import Any
 
 _HEADS = {
+    "half_day_keys": "half-day keys",
+    "keys_before_last": "before last",
     "linf": "ℓ∞",
     "l1": "ℓ1",
     "l2": "ℓ2",

@@ -5,10 +5,10 @@ Presets:
 - `paper`: the paper's mechanism and its calibration (`accounting.paper_calibration`), which carries
   no promise; C = c = Cs.
 - `tree`: the paper's mechanism, policy and caps under this package's accounting.
-- `best`: options tuned for the synthetic day. A unit rarely has a key twice and almost never three
-  times, so c = 2 loses almost nothing and divides the noise of counts by sqrt(C / 2). Two votes per
-  unit are enough to find the keys, since selected keys take none. Errors are measured at the end of
-  the day, so thresholds are lowest there: `late`.
+- `default`: epsilon, delta and one number, the norm; every other option is left out.
+- `best`: the same norm, with options tuned for the synthetic day. Two votes per unit are enough to
+  find the keys, since selected keys take none, and what units do not spend goes to the closing.
+  Before the closing, thresholds are lowest at the end of the day: `late`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from glob import escape
+from math import floor, sqrt
 from pathlib import Path
 from typing import Any, Literal
 
 import duckdb
 
-from dpsqlp.accounting import ContributionBounds, ReleasePolicy, Spending, paper_calibration
+from dpsqlp.accounting import ReleasePolicy, Spending, paper_calibration
 from dpsqlp.errors import SourceError
 from dpsqlp.experiments.data import DAY_US, START_US
 from dpsqlp.plan import Plan
-from dpsqlp.sql import make_plan
+from dpsqlp.sql import compile_script, make_plan
 from dpsqlp.sql.query import MechanismName, Query
 from dpsqlp.sql.quoting import quote_text
 
-PresetName = Literal["paper", "tree", "best"]
-PRESETS: tuple[PresetName, ...] = ("paper", "tree", "best")
-CONTRIBUTIONS = 32
+PresetName = Literal["paper", "tree", "default", "best"]
+PRESETS: tuple[PresetName, ...] = ("paper", "tree", "default", "best")
+CONTRIBUTIONS = 32  # [C] of `paper` and `tree`: the paper's
+NORM = 8.0  # of `default` and `best`
 SINK = "counts"
 
 
@@ -55,42 +57,55 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The privacy options of a run."""
+    """The privacy options of a run. Those that are None are left out of its SQL."""
 
     epsilon: float
     delta: float
-    caps: ContributionBounds
-    mechanism: MechanismName = "blt"
-    release: ReleasePolicy = "every_trigger"
-    selection_share: float = 0.5
-    selection_spending: Spending = "even"
+    norm: float | None = None
+    records: int | None = None  # [C]
+    records_per_key: int | None = None  # [c]
+    selections: int | None = None  # [Cs]
+    selection_share: float | None = None
+    selection_spending: Spending | None = None
+    closing: bool | None = None
+    mechanism: MechanismName | None = None
+    release: ReleasePolicy | None = None
     minimum: int = 0  # [mu]
     unit: str = "user_id"
     counts: bool = True  # else keys only
     published: bool = False  # with the paper's calibration
 
-    def describe(self) -> dict[str, Any]:
-        """The settings of a result, by their mathematical names."""
-        return {
-            "mechanism": self.mechanism,
-            "release": self.release,
-            "C": self.caps.records,
-            "c": self.caps.records_per_key,
-            "Cs": self.caps.selections,
-            "selection_share": None if self.published else self.selection_share,
-            "selection_spending": None if self.published else self.selection_spending,
-        }
 
-
-def preset(name: PresetName, epsilon: float, delta: float, contributions: int) -> Options:
-    """The options of a preset at [C] contributions."""
+def preset(
+    name: PresetName,
+    epsilon: float,
+    delta: float,
+    *,
+    contributions: int = CONTRIBUTIONS,
+    norm: float = NORM,
+) -> Options:
+    """The options of a preset: at C for `paper` and `tree`, at the norm for the others."""
+    if name == "default":
+        return Options(epsilon, delta, norm)
     if name == "best":
-        few = min(2, contributions)
-        caps = ContributionBounds(contributions, few, few)
-        return Options(epsilon, delta, caps, selection_share=0.45, selection_spending="late")
-    caps = ContributionBounds(contributions, contributions, contributions)
+        selections = min(2, floor(norm * norm))
+        return Options(
+            epsilon,
+            delta,
+            norm,
+            selections=selections,
+            selection_share=0.45,
+            selection_spending="late",
+        )
     return Options(
-        epsilon, delta, caps, mechanism="tree", release="threshold", published=name == "paper"
+        epsilon,
+        delta,
+        records=contributions,
+        records_per_key=contributions,
+        selections=contributions,
+        mechanism="tree",
+        release="threshold",
+        published=name == "paper",
     )
 
 
@@ -98,25 +113,69 @@ def script(stream: Stream, options: Options, triggers: int, output: Path) -> str
     """The SQL of a run: the whole stream is one window, with triggers at equal intervals."""
     interval = -(-stream.span_us // triggers)
     start = datetime(1970, 1, 1) + timedelta(microseconds=stream.start_us)
-    caps = options.caps
     return f"""
 CREATE SOURCE stream (user_id {stream.user_type}, key {stream.key_type}, ts TIMESTAMP)
   WITH (connector = 'files', path = {quote_text(stream.files)});
 CREATE SINK {SINK} WITH (connector = 'parquet', path = {quote_text(str(output))}) AS
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (epsilon = {options.epsilon!r}, delta = {options.delta!r},
-           privacy_unit_column = {options.unit}, timestamp_column = ts,
-           max_rows_contributed = {caps.records}, max_rows_per_group = {caps.records_per_key},
-           max_selections_contributed = {caps.selections},
-           min_privacy_units_per_group = {options.minimum + 1},
-           group_selection_share = {options.selection_share!r},
-           group_selection_spending = '{options.selection_spending}',
-           mechanism = '{options.mechanism}', release = '{options.release}')
+           privacy_unit_column = {options.unit}, timestamp_column = ts{_given(options)})
   key{", COUNT(*) AS n" if options.counts else ""}
 FROM stream GROUP BY key
 EMIT EVERY INTERVAL {interval} MICROSECOND
   ON EVENT TIME FROM TIMESTAMP '{start.isoformat(" ")}' FOR {triggers} TRIGGERS;
 """
+
+
+def _given(options: Options) -> str:
+    """The SQL options that are given, each after a comma."""
+    values = {
+        "max_contribution_norm": options.norm,
+        "max_rows_contributed": options.records,
+        "max_rows_per_group": options.records_per_key,
+        "max_selections_contributed": options.selections,
+        "min_privacy_units_per_group": options.minimum + 1 if options.minimum else None,
+        "group_selection_share": options.selection_share,
+        "group_selection_spending": options.selection_spending,
+        "group_selection_closing": options.closing,
+        "mechanism": options.mechanism,
+        "release": options.release,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return "".join(f", {name} = {_literal(value)}" for name, value in given.items())
+
+
+def _literal(value: float | str) -> str:
+    return quote_text(value) if isinstance(value, str) else str(value).lower()
+
+
+def query_of(stream: Stream, options: Options, triggers: int) -> Query:
+    """The query of a run, validated."""
+    [sink] = compile_script(script(stream, options, triggers, Path("output"))).sinks
+    return sink.query
+
+
+def describe(stream: Stream, options: Options, triggers: int) -> dict[str, Any]:
+    """The settings that a run has, given or by default, by their mathematical names."""
+    query = query_of(stream, options, triggers)
+    ours = not options.published
+    return {
+        "mechanism": query.mechanism,
+        "release": query.release,
+        "norm": sqrt(query.caps.squared_norm),
+        "C": query.caps.records,
+        "c": query.caps.records_per_key,
+        "Cs": query.caps.selections,
+        "selection_share": query.selection_share if ours else None,
+        "selection_spending": query.selection_spending if ours else None,
+        "closing": _closing(query),
+    }
+
+
+def _closing(query: Query) -> str | None:
+    if query.release == "threshold":
+        return None
+    return "on" if query.closing else "off"
 
 
 def plan_of(query: Query, options: Options) -> Plan:
