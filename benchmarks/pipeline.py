@@ -23,8 +23,8 @@ CREATE SOURCE day (user_id BIGINT, key BIGINT, ts TIMESTAMP)
   WITH (connector = 'files', path = '{files}/*.parquet');
 CREATE SINK counts WITH (connector = 'parquet', path = '{output}') AS
 SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32,
-           max_rows_per_group = 1, max_selections_contributed = 8, group_selection_share = 0.7)
+  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id,
+           privacy_unit_period = INTERVAL 1 DAY, max_contribution_norm = 8)
   key, COUNT(*) AS n
 FROM day GROUP BY key, TUMBLE(ts, INTERVAL 1 DAY)
 EMIT EVERY INTERVAL {seconds} SECOND
