@@ -71,6 +71,26 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         _ = dpsqlp.nothing
 
 
+@pytest.mark.parametrize("closing", [True, False])
+def test_the_last_release_has_keys_that_were_never_shown(tmp_path: Path, closing: bool) -> None:
+    """At the last trigger, what units have not spent selects pages too small for votes."""
+    given = OPTIONS.replace("max_rows_contributed = 1", "max_contribution_norm = 8")
+    given += f", max_selections_contributed = 32, group_selection_closing = {closing}"
+    with dpsqlp.open(SQL.replace(OPTIONS, given), state=tmp_path / "state") as stream:
+        stream.feed(views(1))
+        small = [(f"/page/{n}", 5000 + 12 * n + user) for n in range(10) for user in range(12)]
+        urls, users = zip(*small, strict=True)
+        stream.feed({"url": urls, "user_id": users, "ts": [None] * len(urls)})
+        releases = [stream.trigger() for _ in range(4)]
+        assert stream.finished
+    first, *_, before, last = (set(counts(release)) for release in releases)
+    assert first == before == {"/home"}
+    assert "/rare" not in last
+    assert ("/page/0" in last and len(last) > 5) is closing
+    deviations = [release.table["views_sd"][0].as_py() for release in releases]
+    assert deviations[-1] < deviations[-2]
+
+
 def test_frames_of_every_kind_are_fed_and_releases_read_as_every_kind(tmp_path: Path) -> None:
     with dpsqlp.open(SQL, state=tmp_path / "state") as stream:
         assert "next_trigger=1" in repr(stream)

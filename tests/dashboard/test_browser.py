@@ -202,6 +202,8 @@ def test_the_chart_of_a_key_has_a_noise_band(browser: Browser, address: str) -> 
         assert painted > 500  # the band is translucent
         page.click("summary")
         expect(page.locator("details tbody tr")).to_have_count(4)
+        expect(page.locator("details tbody tr .final")).to_have_count(1)
+        expect(page.locator("p.lead")).to_contain_text("The last value is final.")
         page.select_option("select[data-focus=column]", "people")
         expect(page.locator(".legend")).to_contain_text("threshold for the key to appear")
         page.select_option("select[data-focus=window]", index=1)
@@ -214,6 +216,7 @@ def test_windows_are_compared(browser: Browser, address: str) -> None:
         page.wait_for_selector(VIEWS["keys"])
         go(page, "windows")
         expect(page.locator("table.compared thead th")).to_have_count(4)
+        expect(page.locator("table.compared thead .final")).to_have_count(3)
         page.select_option("select[data-focus=count]", "2")
         expect(page.locator("table.compared thead th")).to_have_count(3)
         assert (
@@ -228,11 +231,31 @@ def test_the_guarantee_is_in_words_and_numbers(browser: Browser, address: str) -
         text = page.locator("main").inner_text()
         for part in ("Who is protected", "What is not promised", "ε = 8", "δ = 10⁻⁴", "user_id"):
             assert part in text
+        assert "The last table of a window is the best one" in text
+        assert "τ of closing" not in text
         assert page.locator(".chart canvas").count() == 2
         page.click("summary")
         expect(page.locator("pre")).to_contain_text("-differentially private for each user_id")
         page.select_option("#sink", "total")
         expect(page.locator("main")).to_contain_text("ε = 1")
+
+
+def test_a_closing_is_shown(browser: Browser, address: str) -> None:
+    """Its part of delta, its threshold, and what it means for keys."""
+
+    def with_closing(route: Route) -> None:
+        response = route.fetch()
+        body = response.json()
+        body["numbers"]["closing"] = {"failure": 2e-5, "threshold": 6.5, "weights_max": [0.75, 0.5]}
+        route.fulfill(response=response, json=body)
+
+    with opened(browser) as page:
+        page.route("**/statement", with_closing)
+        page.goto(f"{address}#/privacy")
+        page.wait_for_selector(VIEWS["privacy"])
+        text = page.locator("main").inner_text()
+        for part in ("β of closing", "τ of closing", "at most 0.75 each", "or at the last trigger"):
+            assert part in text
 
 
 def test_a_sink_without_metadata(browser: Browser, ran: Path) -> None:

@@ -1,10 +1,10 @@
 """The privacy guarantee in plain words. Every number comes from `dpsqlp explain`.
 
 The success probability of an observer follows from nu. The whole output is nu-GDP, except for the
-part of delta that pays for key selection. An observer who starts at 50:50 therefore distinguishes
-two neighbouring streams with probability at most 1/2 + (2 Phi(nu/2) - 1 + delta_threshold)/2. The
-allowance for rounding in the noise (epsilon_float) is added at its worst, and the percentage is
-rounded up.
+part of delta that pays for key selection, by votes and by closings. An observer who starts at 50:50
+therefore distinguishes two neighbouring streams with probability at most
+1/2 + (2 Phi(nu/2) - 1 + delta_threshold)/2. The allowance for rounding in the noise (epsilon_float)
+is added at its worst, and the percentage is rounded up.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ def _from_what(name: str, unit: str) -> list[str]:
 
 def _how_much(name: str, unit: str, numbers: dict[str, Any]) -> list[str]:
     epsilon, delta = numbers["epsilon"], numbers["delta"]
-    caps = numbers["caps"]
     return [
         f"Someone who guesses whether a given {unit} is in the data, and would be right half of the"
         f" time by tossing a coin, is right at most {guess_percent(numbers)} % of the time after"
@@ -77,17 +76,37 @@ def _how_much(name: str, unit: str, numbers: dict[str, Any]) -> list[str]:
         f"In technical terms, this is ({epsilon:g}, {delta:g})-differential privacy: one {unit}"
         f" makes no outcome more than {_short(math.exp(epsilon))} times as likely, plus at most"
         f" {delta:g}.",
-        "This is achieved by adding noise to every number, and by counting at most"
-        f" {caps['max_rows_contributed']} records of each {unit}"
-        f" ({caps['max_rows_per_group']} per key and window).",
+        "This is achieved by adding noise to every number, and by a budget for the records of each"
+        f" {unit}: {_budget(numbers)}. Further records are not counted.",
     ]
+
+
+def _budget(numbers: dict[str, Any]) -> str:
+    """The most that a unit contributes."""
+    caps = numbers["caps"]
+    norm, rows = caps["max_contribution_norm"], caps["max_rows_contributed"]
+    rows_per_place = caps["max_rows_per_group"]
+    places = (["key"] if numbers["keys"] else []) + (["window"] if numbers["window"] else [])
+    if not places:
+        return f"at most {min(rows_per_place, math.floor(norm))} count"
+    squares = round(norm * norm)
+    text = (
+        f"the squares of its numbers of records per {' and '.join(places)} add up to at most"
+        f" {squares}, as with one record for each of {min(rows, squares)} {places[0]}s"
+    )
+    if rows < squares:
+        text += f"; at most {rows} count in all"
+    if rows_per_place < min(rows, math.isqrt(squares)):
+        text += f"; at most {rows_per_place} per {' and '.join(places)}"
+    return text
 
 
 def _what_you_see(unit: str, numbers: dict[str, Any]) -> list[str]:
     sentences = [
         "The error bar of a value extends two standard deviations of the added noise to either"
         " side. Over all values, released or not, about 19 in 20 bars contain the exact value of"
-        " the counted records."
+        " the counted records.",
+        *_last_table(numbers),
     ]
     selection = numbers["selection"]
     if selection is not None:
@@ -98,6 +117,11 @@ def _what_you_see(unit: str, numbers: dict[str, Any]) -> list[str]:
             f" noise (about {span}). A missing key may have few of them or none, or the query's"
             " HAVING or LIMIT dropped it."
         )
+        if numbers["closing"] is not None:
+            sentences.append(
+                f"What each {unit} has not spent of its budget by the last trigger of a window then"
+                " selects further keys. These keys are in the last table of the window only."
+            )
         if numbers["release"] == "threshold":
             sentences.append(
                 "A key is shown at the triggers at which it reaches the threshold, and not at"
@@ -118,6 +142,19 @@ def _what_you_see(unit: str, numbers: dict[str, Any]) -> list[str]:
             " biased, usually upwards, and the error bar does not account for this."
         )
     return sentences
+
+
+def _last_table(numbers: dict[str, Any]) -> list[str]:
+    """Why the last table of a window is the best one."""
+    if numbers["triggers"] == 1 or numbers["release"] == "threshold":
+        return []
+    text = "The last table of a window is the best one: all records are in it"
+    noised = [*numbers["columns"], numbers["selection"]][0]
+    *_, before, last = noised["standard_deviation"]
+    if last < before:
+        less = 100 * (1 - last / before)
+        text += f", and its noise is {less:.0f} % smaller than that of the table before"
+    return [f"{text}."]
 
 
 def _not_promised(unit: str, numbers: dict[str, Any]) -> list[str]:

@@ -41,11 +41,13 @@ export async function keyView(context) {
   };
 }
 
+const isFinal = (series, n) => series.window.closed && series.triggers[n] === series.window.trigger;
 const when = (series, n) => (series.due[n] ? moment(series.due[n]) : `Trigger ${series.triggers[n]}`);
 
 function lead(series) {
   const many = series.triggers.length;
-  return `Released at ${number(many)} ${many === 1 ? "trigger" : "triggers"} of ${windowName(series.window)}, first at ${when(series, 0)}.`;
+  const last = isFinal(series, many - 1) ? " The last value is final." : "";
+  return `Released at ${number(many)} ${many === 1 ? "trigger" : "triggers"} of ${windowName(series.window)}, first at ${when(series, 0)}.${last}`;
 }
 
 function chartLabel(sink, series, column) {
@@ -84,7 +86,7 @@ function legend(series, column) {
   const entries = [
     h("li", { class: "line" }, "released value"),
     h("li", { class: "area" }, "± 2 standard deviations of the noise"),
-    series.threshold[column] ? h("li", { class: "dash" }, "threshold for the key to appear") : null,
+    series.threshold[column] ? h("li", { class: "dash" }, "threshold for the key to appear by votes") : null,
   ];
   return h("ul", { class: "legend" }, entries);
 }
@@ -93,7 +95,7 @@ function values(sink, series, column) {
   const numbers = series.triggers.map((_, n) => n).reverse().slice(0, ROWS);
   const head = ["Trigger", sink.aggregates[column], "± 2 sd"].map((text, n) => h("th", { scope: "col", class: n ? "number" : null }, text));
   const rows = numbers.map((n) =>
-    h("tr", {}, h("th", { scope: "row" }, when(series, n)), h("td", { class: "number" }, number(series.values[column][n])),
+    h("tr", {}, h("th", { scope: "row" }, when(series, n), isFinal(series, n) ? h("span", { class: "tag final" }, "final") : null), h("td", { class: "number" }, number(series.values[column][n])),
       h("td", { class: "number" }, around(series.sd[column][n]))));
   return h("details", { class: "card" }, h("summary", {}, "Values as a table"),
     h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Values" },

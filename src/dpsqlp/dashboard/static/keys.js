@@ -33,7 +33,7 @@ export async function keysView(context) {
 function summary(page) {
   const many = `${number(page.total)} ${page.total === 1 ? "key" : "keys"}`;
   const as = page.due ? ` as of ${moment(page.due)}` : ` as of trigger ${page.trigger}`;
-  const closed = page.window.closed ? ", final" : "";
+  const closed = page.window.closed ? ", in the final table of the window" : "";
   return h("p", { class: "lead", "data-total": page.total }, `${many}${as}${closed}.`);
 }
 

@@ -57,34 +57,41 @@ function figures(numbers, places) {
     const { thresholds } = numbers.selection;
     const span = range(thresholds, number);
     made.push(figure("Thresholds over triggers",
-      `A key appears once its noisy number of ${numbers.unit.join(", ")} reaches ${span}.`,
+      `A key appears once its noisy number of ${numbers.unit.join(", ")} reaches ${span}${atClosing(numbers)}.`,
       "trigger within the window", [{ label: "threshold", values: thresholds, style: "threshold" }]));
   }
   const column = numbers.columns[0];
   if (column) {
     const sd = column.standard_deviation;
     made.push(figure("Noise over triggers",
-      `Standard deviation of ${column.name}: ${range(sd, number)}.`,
+      `Standard deviation of ${column.name}: ${range(sd, number)}, ${number(sd.at(-1))} at the last trigger.`,
       "trigger within the window", [{ label: "sd", values: sd, style: "value" }]));
   }
   return made;
 }
 
+function atClosing({ closing }) {
+  return closing ? ", or at the last trigger, when units spend on further keys what they have left" : "";
+}
+
 function budget(numbers) {
-  const { caps, selection } = numbers;
+  const { caps, closing, selection } = numbers;
   const rows = [
     ["ε", numbers.epsilon, "per unit, over all releases of this sink"],
     ["δ", numbers.delta, "per unit, over all releases of this sink"],
     ["ν", numbers.nu, "the noise alone is ν-GDP"],
     ["δ₀", numbers.delta_gaussian, "part of δ for the noise"],
-    selection && ["Cs·β", numbers.delta_threshold, "part of δ for key selection"],
+    selection && ["Cs·β", numbers.delta_votes, "part of δ for key selection by votes"],
+    closing && ["β of closing", closing.failure, "part of δ for key selection at the last trigger of a window"],
     selection && ["β", selection.failure_per_vote, `probability that one vote releases a key that only ${selection.min_privacy_units_per_group - 1} other units have, spent ${selection.spending}`],
     ["ε float", numbers.epsilon_float, "part of ε for rounding in the noise"],
+    ["norm", caps.max_contribution_norm, "root of the sum of the squares of a unit's numbers of records per key and window"],
     ["C", caps.max_rows_contributed, "records counted per unit"],
     ["c", caps.max_rows_per_group, "records counted per unit, key and window"],
     selection && ["Cs", caps.max_selections_contributed, "keys that one unit may vote for"],
     selection && ["μ + 1", selection.min_privacy_units_per_group, "minimum units per key"],
     selection && ["σ of selection", selection.sigma, `${selection.mechanism}, sensitivity ${small(selection.sensitivity)}`],
+    closing && ["τ of closing", closing.threshold, `what units lay on a key at the last trigger, at most ${small(closing.weights_max[0])} each, with noise of standard deviation 1`],
     ["T", numbers.triggers, `triggers per window, one every ${numbers.interval} by ${numbers.clock}`],
   ].filter(Boolean);
   return scrolled("Privacy budget", h("table", { class: "plain" },
@@ -96,16 +103,16 @@ function budget(numbers) {
 
 function noise(numbers) {
   if (!numbers.columns.length) return h("p", {}, "This query releases keys only, without values.");
-  const heads = ["Value", "Kind", "Clamped to", "σ", "Quantum", "Standard deviation", "Mechanism"];
+  const heads = ["Value", "Kind", "Clamped to", "σ", "Quantum", "Standard deviation", "at the last trigger", "Mechanism"];
   const rows = numbers.columns.map((column) => {
     const sd = column.standard_deviation;
     return h("tr", {}, h("th", { scope: "row" }, column.name), h("td", {}, column.kind),
-      h("td", {}, column.kind === "sum" ? `[${column.bounds.map(small).join(", ")}]` : "–"),
+      h("td", {}, ["sum", "squares"].includes(column.kind) ? `[${column.bounds.map(small).join(", ")}]` : "–"),
       h("td", { class: "number" }, small(column.sigma)), h("td", { class: "number" }, small(column.quantum)),
-      h("td", { class: "number" }, range(sd, small)), h("td", {}, column.mechanism));
+      h("td", { class: "number" }, range(sd, small)), h("td", { class: "number" }, small(sd.at(-1))), h("td", {}, column.mechanism));
   });
   return scrolled("Noise of each value", h("table", { class: "plain" },
-    h("thead", {}, h("tr", {}, heads.map((title, n) => h("th", { scope: "col", class: n > 2 && n < 6 ? "number" : null }, title)))), h("tbody", {}, rows)));
+    h("thead", {}, h("tr", {}, heads.map((title, n) => h("th", { scope: "col", class: n > 2 && n < 7 ? "number" : null }, title)))), h("tbody", {}, rows)));
 }
 
 // reduce, because a list may be longer than the maximum number of arguments.

@@ -48,7 +48,7 @@ function table(context, page, column) {
   const head = [
     h("th", { scope: "col", class: "key" }, sink.keys.join(" · ") || "records"),
     ...page.windows.map((window) =>
-      h("th", { scope: "col" }, windowName(window), window.closed ? null : h("span", { class: "tag" }, "open"))),
+      h("th", { scope: "col" }, windowName(window), h("span", { class: window.closed ? "tag final" : "tag" }, window.closed ? "final" : "open"))),
   ];
   const rows = page.rows.map((row) =>
     h("tr", {},
