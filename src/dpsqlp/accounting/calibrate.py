@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpsqlp.accounting.closing import CLOSING_QUANTUM_MIN, calibrate_closing, closing_costs
+from dpsqlp.accounting.closing import CLOSING_QUANTA, calibrate_closing, closing_costs
 from dpsqlp.accounting.gdp import nu_of
 from dpsqlp.accounting.model import (
     SELECTION,
@@ -74,7 +74,8 @@ def calibrate(
 
     `minimum` is mu; `selection_share` is the part of nu^2 for key selection when processes need
     the rest; `selection_spending` is how a vote's failure is spent over the triggers; `closing`
-    tells whether what units have left at a window's end selects further keys.
+    tells whether what units have left at a window's end selects further keys. Where they never have
+    anything left there is no closing.
     """
     check_budget(epsilon, delta)
     check_caps(caps)
@@ -86,7 +87,6 @@ def calibrate(
     charged = sum(squares > 0 for squares in charges)
     share = _selection_share(selection_share, charged, private_keys)
 
-    closing = closing and not _uses_up_everything(caps, charged)
     closing_failure = delta / 4 if closing else 0.0  # [beta_c]
     failure = (delta / 2 - closing_failure) / caps.selections if private_keys else 0.0  # [beta]
     delta_threshold = caps.selections * failure + closing_failure
@@ -130,6 +130,18 @@ def calibrate(
             failure=closing_failure,
             quantum=_closing_quantum(allowance),
         )
+        if closed is None:
+            return calibrate(
+                epsilon=epsilon,
+                delta=delta,
+                caps=caps,
+                mechanism=mechanism,
+                processes=processes,
+                release=release,
+                minimum=minimum,
+                selection_share=selection_share,
+                selection_spending=selection_spending,
+            )
 
     return Calibration(
         epsilon=float(epsilon),
@@ -144,17 +156,9 @@ def calibrate(
     )
 
 
-def _uses_up_everything(caps: ContributionBounds, charged: int) -> bool:
-    """Whether a unit's first vote and row cost all of nu^2, so that nothing is left to close."""
-    return caps.selections == 1 and (charged == 0 or caps.squared_norm == 1)
-
-
 def _closing_quantum(allowance: float) -> float:
-    """The finest grid of the closing whose float error is within its allowance."""
-    quantum = CLOSING_QUANTUM_MIN
-    while closing_float_charge(quantum) > allowance:
-        quantum *= 2
-    return quantum
+    """The finest grid of the closing whose float error is within its allowance, or infinity."""
+    return next((q for q in CLOSING_QUANTA if closing_float_charge(q) <= allowance), math.inf)
 
 
 def quantum_of(

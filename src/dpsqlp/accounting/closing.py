@@ -36,14 +36,14 @@ if TYPE_CHECKING:  # importing the mechanisms would load numba
     from dpsqlp.mechanisms.base import Mechanism
 
 KEYS_MAX = 32  # [M]: further open keys of a unit get no weight
-CLOSING_QUANTUM_MIN = 2.0**-20  # [q]: a finer grid would change hardly any selection
+CLOSING_QUANTA = tuple(2.0**k for k in range(-20, -3))  # [q]: finer would change hardly any key
 _NUDGE = 2.0**-40  # relative: far more than the rounding of these few operations
 
 
 def closing_costs(
     selection: Selection, processes: Sequence[CalibratedProcess], mechanism: Mechanism
 ) -> tuple[float, float]:
-    """The cost of a vote, and of one squared row per group, as shares of nu^2 in total."""
+    """What a vote costs, and what a sum of squared rows per group of 1 costs, rounded up."""
     sensitivity = mechanism.sensitivity
     vote = (sensitivity / selection.sigma) ** 2
     charged = (p for p in processes if p.process.kind != "distinct")
@@ -59,8 +59,8 @@ def calibrate_closing(
     minimum: int,
     failure: float,
     quantum: float,
-) -> Closing:
-    """The weights and the threshold.
+) -> Closing | None:
+    """The weights and the threshold; None if no unit has as much as a quantum left.
 
     `failure` is beta_c; `quantum` is q, a power of two; `minimum` is mu.
     """
@@ -73,7 +73,8 @@ def calibrate_closing(
     for keys in range(1, KEYS_MAX + 1):
         left = budget - vote_cost * min(caps.selections, keys) - square_cost * keys
         weights.append(math.floor(math.sqrt(max(0.0, left) / keys) / quantum))
-    assert weights[0] > 0, "a unit with one vote and one row has something left"
+    if weights[0] == 0:
+        return None
     threshold = max(
         minimum * weights[0] + weight - float(ndtri(failure / keys)) / quantum
         for keys, weight in enumerate(weights, 1)
