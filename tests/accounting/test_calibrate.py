@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dpsqlp.accounting import (
+    CLOSING,
     SELECTION,
     Calibration,
     ContributionBounds,
@@ -23,6 +24,7 @@ from dpsqlp.accounting import (
 )
 from dpsqlp.errors import PlanError
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
+from mechanisms import plain_blt
 
 COUNT = Process("views", "count")
 VALUES = Process("rated", "count", 2)  # COUNT(x): records whose value is not null
@@ -61,19 +63,23 @@ def exact_delta(epsilon: Any, nu: float) -> Any:
 
 
 def float_errors(calibration: Calibration, given: dict[str, Any]) -> dict[str, float]:
-    """By purpose, 4 T r for each instance a unit reaches: r = (2^-48 + 2^-50 sqrt(T)) b sigma / q
-    grid units, for the largest b, is how far a path may be off; narrower noise than 4.5 grid units
-    counts as that."""
+    """By purpose, 4 T r for each instance a unit reaches: r = (2^-48 + 2^-50 sqrt(T + 1)) b sigma /
+    q grid units, b the deviation of the largest number that a path adds up, is how far a path may
+    be off; narrower noise than 4.5 grid units counts as that. A closing has 32 paths of one
+    normal."""
     factorisation, caps = given["mechanism"], given["caps"]
     noises = {c.purpose: (c.sigma / c.quantum, caps.records) for c in calibration.processes}
     if calibration.selection is not None:
         noises[SELECTION] = (calibration.selection.sigma, caps.selections)
     triggers = factorisation.triggers
-    furthest = (2.0**-48 + 2.0**-50 * triggers**0.5) * max(factorisation.variance) ** 0.5
-    return {
+    furthest = (2.0**-48 + 2.0**-50 * (triggers + 1) ** 0.5) * factorisation.path_deviation_max
+    errors = {
         purpose: 4 * triggers * touched * furthest * max(deviation, 4.5)
         for purpose, (deviation, touched) in noises.items()
     }
+    if calibration.closing is not None:
+        errors[CLOSING] = 4 * 32 * (2.0**-48 + 2.0**-50) / calibration.closing.quantum
+    return errors
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,11 @@ class Stub:
     triggers: int
     sensitivity: float
     variance: Any
+
+    @property
+    def path_deviation_max(self) -> float:
+        """No path adds up more than it releases."""
+        return math.sqrt(max(self.variance))
 
 
 SETTINGS = [
@@ -95,16 +106,27 @@ SETTINGS = [
         release=release,
         private_keys=private_keys,
         selection_share=share,
+        closing=closing,
     )
     for (epsilon, delta), caps, shape, processes, (
         release,
         private_keys,
+        closing,
     ), share in itertools.product(
         [(0.06, 1e-9), (0.5, 1e-24), (6.0, 1e-9), (50.0, 1e-5)],
-        [ContributionBounds(1, 1, 1), ContributionBounds(32, 5, 7)],
+        [
+            ContributionBounds(1, 1, 1),
+            ContributionBounds(32, 5, 7),
+            ContributionBounds(9, 9, 2, 20),
+        ],
         [("tree", 1), ("tree", 128), ("blt", 150)],
         [[COUNT], [DISTINCT], [COUNT, SUM, DISTINCT, SIGNED, VALUES]],
-        [("every_trigger", True), ("threshold", True), ("every_trigger", False)],
+        [
+            ("every_trigger", True, False),
+            ("every_trigger", True, True),
+            ("threshold", True, False),
+            ("every_trigger", False, False),
+        ],
         [0.3, 0.85],
     )
 ]
@@ -182,14 +204,18 @@ def test_noise_that_is_as_good_as_none_costs_infinitely_much() -> None:
 
 
 def test_the_parts_of_delta_add_up() -> None:
-    """delta_0 and Cs beta are delta together, exactly; with public keys delta_0 is all."""
+    """delta_0, Cs beta and beta_c are delta together, exactly; with public keys delta_0 is all."""
     for given in SETTINGS:
         calibration = calibrate(**given)
         assert calibration.delta_gaussian + calibration.delta_threshold == given["delta"]
         selection = calibration.selection
         if given["private_keys"]:
             assert selection is not None
-            assert calibration.delta_threshold == given["caps"].selections * selection.failure
+            failure = given["caps"].selections * selection.failure
+            if calibration.closing is not None:
+                failure += calibration.closing.failure
+                assert calibration.closing.failure == given["delta"] / 4
+            assert calibration.delta_threshold == failure
             assert calibration.delta_gaussian == pytest.approx(given["delta"] / 2, rel=1e-15, abs=0)
         else:
             assert selection is None
@@ -266,7 +292,8 @@ def test_distinct_is_free_only_with_private_keys_at_every_trigger() -> None:
 
 
 def test_no_split_of_records_over_keys_costs_more_than_is_charged() -> None:
-    """Every way to spread C records, at most c to a key, has squares of at most C c."""
+    """Of all ways to spread C records, at most c to a key, the squares add up to at most P; with a
+    norm, of those within it. Some way reaches it."""
 
     def splits(left: int, largest: int) -> Any:
         yield ()
@@ -277,13 +304,35 @@ def test_no_split_of_records_over_keys_costs_more_than_is_charged() -> None:
     for records in range(1, 13):
         for per_key in range(1, records + 1):
             costs = [sum(n * n for n in split) for split in splits(records, per_key)]
-            assert max(costs) <= records * per_key
-            if records % per_key == 0:
-                assert max(costs) == records * per_key
+            implied = ContributionBounds(records, per_key, 1).squared_norm
+            assert max(costs) == implied
+            assert (implied == records * per_key) == (records % per_key == 0)
+            for given in range(1, implied + 3):
+                norm = ContributionBounds(records, per_key, 1, given).squared_norm
+                assert norm == min(given, implied)
+                assert max(cost for cost in costs if cost <= norm) <= norm
+
+
+def test_the_square_of_the_norm_is_what_values_are_charged() -> None:
+    """P s^2 L^2 / sigma^2, whatever C and c are; a norm beyond what they imply changes nothing."""
+
+    def sigmas(caps: ContributionBounds) -> list[float]:
+        calibration = calibrate(**options(caps=caps, processes=[COUNT, SUM]))
+        assert calibration.selection is not None
+        return [calibration.selection.sigma, *(p.sigma for p in calibration.processes)]
+
+    implied = sigmas(ContributionBounds(32, 2, 8))
+    assert sigmas(ContributionBounds(32, 2, 8, 64)) == implied
+    assert sigmas(ContributionBounds(32, 2, 8, 65)) == implied
+    assert sigmas(ContributionBounds(64, 64, 8, 64)) == implied
+    selection, *values = sigmas(ContributionBounds(32, 2, 8, 16))
+    assert selection == implied[0]
+    assert values == pytest.approx([sigma / 2 for sigma in implied[1:]], rel=1e-14)
+    assert sigmas(ContributionBounds(5, 3, 3)) == sigmas(ContributionBounds(13, 13, 3, 13))
 
 
 def test_a_count_of_values_is_charged_as_a_count_of_records() -> None:
-    """COUNT(x) adds at most 1 per record; it costs C c s^2 / sigma^2 and has a quantum of 1."""
+    """COUNT(x) adds at most 1 per record; it costs P s^2 / sigma^2 and has a quantum of 1."""
     given = options(processes=[VALUES])
     calibration = calibrate(**given)
     (values,) = calibration.processes
@@ -309,10 +358,10 @@ def test_noise_is_refused_just_where_its_float_error_exceeds_the_thousandth(
     4.5 grid units (here the smaller sensitivity) counts as 4.5."""
 
     def error_of(given: dict[str, Any]) -> float:
-        sigma = sensitivity * math.sqrt(given["caps"].records * 3) / nu
+        sigma = sensitivity * math.sqrt(given["caps"].squared_norm) / nu
         assert (sigma < 4.5) == (sensitivity < 1)
         peak = math.sqrt(max(given["mechanism"].variance))
-        relative = 2.0**-48 + 2.0**-50 * math.sqrt(given["mechanism"].triggers)
+        relative = 2.0**-48 + 2.0**-50 * math.sqrt(given["mechanism"].triggers + 1)
         path = relative * peak * max(sigma, 4.5)
         return float(4 * given["mechanism"].triggers * given["caps"].records * path)
 
@@ -341,26 +390,22 @@ def test_noise_is_refused_just_where_its_float_error_exceeds_the_thousandth(
 
 
 def test_blt_paths_are_off_by_less_than_is_charged_and_by_more_than_without_the_root() -> None:
-    """Rounding errors of a path add up: 2^-50 max b is exceeded, 2^-50 sqrt(T) max b never is."""
+    """Rounding errors of a path add up: 2^-50 b is exceeded, 2^-50 sqrt(T) b never is."""
     triggers, paths = 8192, 16
     blt = fit_blt(triggers)
-    normals = np.random.default_rng(1).standard_normal((paths, triggers))
+    normals = np.random.default_rng(1).standard_normal((paths, triggers + 1))
     out = np.empty(paths * triggers)
-    rows = np.arange(paths + 1) * triggers
+    ends = np.arange(paths + 1)
     state = np.zeros((paths, blt.state_size))
-    blt.walk(normals.reshape(-1), rows, np.zeros(paths, np.int64), state, out, rows)
+    first = np.zeros(paths, np.int64)
+    draws = ends * (triggers + 1)
+    blt.walk(normals.reshape(-1), draws, first, state, out, ends * triggers)
 
-    theta, decay = (np.array(x, np.longdouble) for x in (blt.theta, blt.decay))
-    buffers = np.zeros((paths, len(theta)), np.longdouble)
-    xi = np.zeros(paths, np.longdouble)
-    exact = np.empty((paths, triggers), np.longdouble)
-    for i in range(triggers):
-        w = normals[:, i] - buffers @ theta
-        buffers = decay * buffers + w[:, None]
-        xi = xi + w
-        exact[:, i] = xi
+    exact = plain_blt.recursion(blt, normals[:, :-1], np.longdouble)
+    row = blt.final_row.astype(np.longdouble)
+    exact[:, -1] -= normals[:, :-1] @ row[:-1] - row[-1] * normals[:, -1]
     off = float(np.abs(out.reshape(paths, triggers) - exact).max())
-    unit = 2.0**-50 * math.sqrt(blt.variance.max())
+    unit = 2.0**-50 * blt.path_deviation_max
     assert unit < off < unit * math.sqrt(triggers)
 
 
@@ -457,6 +502,8 @@ def test_the_shopping_thresholds(epsilon: float, mean: float) -> None:
         ({"caps": ContributionBounds(2, 1, 0)}, "caps.selections"),
         ({"caps": ContributionBounds(2, 1, 3)}, "caps.selections"),
         ({"caps": ContributionBounds(2, 1, True)}, "caps.selections"),
+        ({"caps": ContributionBounds(2, 1, 1, -1)}, "caps.squared_norm"),
+        ({"caps": ContributionBounds(2, 1, 1, 1.5)}, "caps.squared_norm"),  # type: ignore[arg-type]
         ({"minimum": -1}, "minimum"),
         ({"minimum": 1.5}, "minimum"),
         ({"release": "sometimes"}, "release"),

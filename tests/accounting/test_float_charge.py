@@ -11,7 +11,7 @@ import pytest
 from dpsqlp.accounting import ContributionBounds, Process, calibrate
 from dpsqlp.accounting.privacy_loss import FLOAT_SHARE, float_charge
 from dpsqlp.errors import PlanError
-from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
+from dpsqlp.mechanisms import Blt, Mechanism, Tree, fit_blt
 
 FAR = 9.0  # deviations
 CHARGED_AT_LEAST = 4.5  # quanta: narrower noise is charged like this
@@ -21,10 +21,10 @@ CAPS = (1, 10, 100, 1_000, 100_000)
 
 
 def share_left_given_others(mechanism: Mechanism) -> float:
-    """A floor of the deviation of one trigger's noise given all the others, over sigma."""
-    if isinstance(mechanism, Tree):
-        return 1 / math.sqrt(3 + 0.8 * math.log2(mechanism.triggers))
-    return 0.87
+    """A floor of the deviation of one trigger's noise given all the others, over sigma. For blt the
+    last trigger has the least; the others have 0.84 at least."""
+    base, slope = (3.0, 0.8) if isinstance(mechanism, Tree) else (1.35, 0.145)
+    return 1 / math.sqrt(base + slope * math.log2(mechanism.triggers))
 
 
 def shape(deviation: float, mechanism: Mechanism) -> float:
@@ -34,8 +34,9 @@ def shape(deviation: float, mechanism: Mechanism) -> float:
 
 
 def measured_over_charged(triggers: int) -> float:
-    root = math.sqrt(triggers)
-    return (1.1 * 2.0**-48 + 2.0**-52 * root) / (2.0**-48 + 2.0**-50 * root)
+    """Of the deviation of the largest number that a path adds up."""
+    measured = 1.1 * 2.0**-48 + 2.0**-52 * math.sqrt(triggers)
+    return measured / (2.0**-48 + 2.0**-50 * math.sqrt(triggers + 1))
 
 
 @pytest.mark.parametrize("triggers", [1, 2, 3, 8, 33, 64, 100])
@@ -54,6 +55,17 @@ def test_the_deviation_given_the_other_triggers_has_its_floor(make, triggers) ->
     covariance = paths.reshape(draws, triggers).T @ paths.reshape(draws, triggers)
     given_others = 1 / np.sqrt(np.linalg.inv(covariance).diagonal())
     assert given_others.min() >= share_left_given_others(mechanism)
+    if isinstance(mechanism, Blt):
+        assert given_others[:-1].min(initial=1) >= 0.84
+
+
+@pytest.mark.parametrize("triggers", [1, 2, 3, 8, 33, 64, 100, 1_000, 20_000])
+def test_the_last_trigger_of_a_blt_has_its_floor(triggers: int) -> None:
+    """Given the others all normals but the last trigger's two are known; theirs are the last two
+    coefficients of b'."""
+    mechanism = fit_blt(triggers)
+    own = 1 - mechanism.final_row[-2], mechanism.final_row[-1]
+    assert math.hypot(*own) >= share_left_given_others(mechanism)
 
 
 @pytest.mark.parametrize("make", [Tree, fit_blt])

@@ -50,8 +50,8 @@ def encoder(mechanism: Blt, dtype: Any = np.float64) -> np.ndarray:
 
 def lengths(rows: np.ndarray) -> np.ndarray:
     """Of the columns."""
-    squares: np.ndarray = np.sum(rows**2, axis=0)
-    return np.sqrt(squares)
+    found: np.ndarray = np.sqrt(np.sum(rows**2, axis=0))
+    return found
 
 
 @pytest.mark.parametrize("triggers", SOME_T)
