@@ -113,6 +113,17 @@ def test_with_a_closing_keys_are_told_apart_exactly() -> None:
     assert bound(plan, UnitTable(), given, *all_of(4)).kept.tolist() == [0, 1]
 
 
+def test_with_a_closing_dropped_records_leave_no_key() -> None:
+    """P = 9: of ten thousand keys of one unit nine stay, and after that none of any other."""
+    plan = make_plan(4, squared_norm=9, closing=make_closing(1))
+    table = UnitTable()
+    for begin in (0, 10_000):
+        given = records([(begin + key, 0, 1) for key in range(10_000)])
+        bounded = bound(plan, table, given, *all_of(10_000))
+        assert bounded.new_keys.tolist() == given.key[bounded.kept].tolist()
+        assert len(table.keys) == 9
+
+
 Pair = tuple[int, int, int]  # unit, key, timestamp
 
 

@@ -82,7 +82,8 @@ def bound(
     """
     ids = np.take(records.unit, members, axis=0)
     rows, first_seen = table.insert(ids)
-    tags, new_keys = _pair_tags(plan, table, records, members)
+    tags, unknown = _pair_tags(plan, table, records, members)
+    rows_of_unknown = np.full(len(unknown), -1, np.int64)
     order = _ordered_by_unit(table, rows, records, members)  # of members: by unit, then by time
     size = len(order)
     bounded = Bounded(
@@ -93,12 +94,13 @@ def bound(
         units=np.empty(size, np.uint32),
         entries=np.empty(size, np.uint64),
         new_units=ids[first_seen],
-        new_keys=new_keys,
+        new_keys=np.empty((0, 2), np.uint64),
     )
     caps = plan.caps
     done = made = 0
+    keys = len(table.keys)
     while done < size:
-        done, made = _apply(
+        done, made, keys = _apply(
             table.rows,
             table.slab,
             table.slab_used,
@@ -107,6 +109,8 @@ def bound(
             done,
             rows,
             tags,
+            rows_of_unknown,
+            keys,
             members,
             already_selected,
             records.step,
@@ -123,6 +127,9 @@ def bound(
         )
         if done < size:
             table.grow_slab()
+    kept = np.flatnonzero(rows_of_unknown >= 0)
+    new_keys = unknown.ids(kept[np.argsort(rows_of_unknown[kept])])
+    table.keys.insert(new_keys)
     return Bounded(
         bounded.kept[:made],
         bounded.votes[:made],
@@ -131,7 +138,7 @@ def bound(
         bounded.units[:made],
         bounded.entries[:made],
         bounded.new_units,
-        bounded.new_keys,
+        new_keys,
     )
 
 
@@ -143,6 +150,7 @@ def bound_early(plan: Plan, records: Records, members: NDArray[np.int64]) -> NDA
     table = UnitTable()
     rows, _ = table.insert(np.take(records.unit, members, axis=0))
     tags, _ = _pair_tags(plan, table, records, members)
+    tags = np.where(tags < 0, -1 - tags, tags)  # with a closing no key is known
     order = _ordered_by_unit(table, rows, records, members)
     keep = np.zeros(len(members), np.bool_)
     caps = plan.caps
@@ -252,15 +260,21 @@ def _count_bits(plan: Plan) -> int:
 
 def _pair_tags(
     plan: Plan, table: UnitTable, records: Records, members: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], Array128]:
-    """The tag of each record's (key, window) pair; and keys that the table did not have."""
+) -> tuple[NDArray[np.int64], Table]:
+    """The tag of each record's (key, window) pair; and the keys that the table does not have, of
+    which row r has the tag -1 - r. Only those with a kept record enter the table.
+    """
     keys = np.take(records.key, members, axis=0)
-    if plan.calibration.closing is not None:
-        tags, first_seen = table.keys.insert(keys)
-        return tags, keys[first_seen]
-    tags = np.empty(len(members), np.int64)
-    _hash_pairs(keys, np.take(records.window, members), tags)
-    return tags, np.empty((0, 2), np.uint64)
+    unknown = Table()
+    if plan.calibration.closing is None:
+        tags = np.empty(len(members), np.int64)
+        _hash_pairs(keys, np.take(records.window, members), tags)
+    else:
+        tags = table.keys.find(keys)
+        new = np.flatnonzero(tags < 0)
+        rows, _ = unknown.insert(keys[new])
+        tags[new] = -1 - rows
+    return tags, unknown
 
 
 def _ordered_by_unit(
@@ -501,8 +515,9 @@ def _gather_entries(units, slab, entries):  # type: ignore[no-untyped-def]
 
 @kernel
 def _apply(  # type: ignore[no-untyped-def]
-    units, slab, used, free, order, done, rows, tags, members, already_selected, step, bounds,
-    rounds, count_bits, made, kept, votes, last_vote_step, distinct, kept_units, entries,
+    units, slab, used, free, order, done, rows, tags, rows_of_unknown, keys, members,
+    already_selected, step, bounds, rounds, count_bits, made, kept, votes, last_vote_step, distinct,
+    kept_units, entries,
 ):  # fmt: skip
     """Decide record by record from `done` on; returns early when the slab is full."""
     records_max, records_per_key_max, squares_max, selections_max = bounds
@@ -519,9 +534,15 @@ def _apply(  # type: ignore[no-untyped-def]
         k = members[order[position]]
         if units[row].kept >= records_max or units[row].squares >= squares_max:
             continue
-        at = _find_or_add(units, slab, used, free, row, tags[order[position]])
+        tag = tags[order[position]]
+        if tag < 0:
+            if rows_of_unknown[-1 - tag] < 0:  # no unit has this pair, so the record is kept
+                rows_of_unknown[-1 - tag] = keys
+                keys += 1
+            tag = rows_of_unknown[-1 - tag]
+        at = _find_or_add(units, slab, used, free, row, tag)
         if at < 0:
-            return position, made
+            return position, made, keys
         entry = slab[at]
         count = entry & count_mask
         squares = np.int64(units[row].squares) + 2 * np.int64(count) + 1
@@ -545,7 +566,7 @@ def _apply(  # type: ignore[no-untyped-def]
         kept_units[made] = row
         entries[made] = slab[at]
         made += 1
-    return len(order), made
+    return len(order), made, keys
 
 
 @kernel
