@@ -353,3 +353,41 @@ def test_the_share_of_selected_keys(name: str, release: Any) -> None:
             plan = plan_of(name, scaled(calibration, scale), caps, release=release)
             releases = Core(plan, SECRET).run(State(), batch(keys, np.arange(len(keys))), 1)
             assert accepts_share(len(releases), number, probability) == (scale == 1.0)
+
+
+@pytest.mark.parametrize("name", ["tree", "blt"])
+def test_the_share_of_keys_selected_by_the_closing(name: str) -> None:
+    """Keys whose weights are a deviation below the closing's threshold are selected with the
+    probability that one standard normal makes up the difference, at the last trigger; a normal
+    10 % off would show. It is no normal of their values, whose noise has no bias in these keys."""
+    caps = ContributionBounds(64, 64, 2, 64)
+    calibration = calibrate(
+        epsilon=6.0,
+        delta=1e-9,
+        caps=caps,
+        mechanism=mechanism(name, WINDOW_TRIGGERS),
+        processes=[Process("views", "count")],
+        release="every_trigger",
+        minimum=3,
+        selection_share=0.1,  # so much noise that no key is selected before
+        closing=True,
+    )
+    closing = calibration.closing
+    assert closing is not None
+    number, weight = 20_000, closing.weights_max[0]
+    people = (closing.threshold - round(1 / closing.quantum)) // weight
+    missing = (closing.threshold - people * weight - 0.5) * closing.quantum
+    assert 0.8 < missing < 2.2
+    pipeline, state = Core(plan_of(name, calibration, caps), SECRET), State(2)
+    keys = np.repeat(np.arange(number), people)
+    for trigger in range(1, WINDOW_TRIGGERS + 1):
+        present = keys if trigger == 1 else keys[:0]
+        releases = pipeline.run(state, batch(present, np.arange(len(present))), trigger)
+        assert len(releases) == 0 or trigger == WINDOW_TRIGGERS
+    assert accepts_share(len(releases), number, float(stats.norm.sf(missing)))
+    for scale in OFF:
+        assert not accepts_share(len(releases), number, float(stats.norm.sf(missing / scale)))
+    (views,) = calibration.processes
+    deviation = np.sqrt(views.sigma**2 * mechanism(name, WINDOW_TRIGGERS).variance[-1] + 1 / 12)
+    residuals = (releases.values[:, 0] - people) / deviation
+    assert abs(np.sum(residuals)) <= CRITICAL * np.sqrt(len(residuals))
