@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsqlp.accounting.model import ReleasePolicy
+from dpsqlp.accounting.model import Closing, ReleasePolicy
 from dpsqlp.core import Core
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
@@ -23,7 +24,7 @@ from dpsqlp.state.storage import LocalStorage, Storage
 from reference.streams import Stream, micro_batch, rows_of, run_core, streams
 from state.disks import Crash, FakeDisk
 from state.sealed_storages import opened_journal
-from support.plans import COUNT, SECRET, make_batch, make_plan
+from support.plans import COUNT, SECRET, make_batch, make_plan, readable, run
 
 ROOT = Path("/state")
 
@@ -71,50 +72,103 @@ def test_a_restart_at_every_trigger_changes_nothing(stream: Stream, shards: int)
     assert released == run_core(stream, shards)
 
 
+def restarted(plan: Plan, batches: list[Any], shards: int = 2) -> list[Any]:
+    """What a pipeline releases that restarts before every trigger."""
+    storage = LocalStorage(ROOT, FakeDisk())
+    released = []
+    for trigger, batch in enumerate(batches, 1):
+        pipeline = Core(plan, SECRET)
+        journal = opened_journal(storage, pipeline, SECRET, shards)
+        state = journal.load()
+        step = pipeline.compute(state, pipeline.admit(batch, trigger))
+        journal.commit(journal.save(state, step), b"", None)
+        released.append(readable(step.releases))
+    return released
+
+
+@pytest.mark.parametrize("files", [2, 64])
+def test_a_restart_remembers_the_norm(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From deltas and from snapshots. P = 13: two records of key 7 and two of key 8 cost 8; a third
+    of either would cost 5, and a record of each of five other keys costs 5 too.
+    """
+    monkeypatch.setattr(shards_module, "_SNAPSHOT_FILES", files)
+    monkeypatch.setattr(shards_module, "_SNAPSHOT_BYTES", 1 << 30)
+    plan = make_plan(9, squared_norm=13)
+    times = [[7], [7], [8], [8], [1, 2, 3, 4], [7], [5], [6], []]
+    batches = [make_batch([(1, key, 0, time) for time, key in enumerate(keys)]) for keys in times]
+    expected = [(0, key, (2 if key > 6 else 1,)) for key in (1, 2, 3, 4, 5, 7, 8)]
+    assert run(plan, batches)[-1] == expected
+    assert restarted(plan, batches)[-1] == expected
+
+
+@pytest.mark.parametrize("files", [2, 64])
+def test_a_restart_between_any_two_triggers_changes_no_closing(
+    files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Votes, squares and keys of units come from deltas or from snapshots. A unit that met a key
+    before the restart and after it has one key; the noise decides about half of them.
+    """
+    monkeypatch.setattr(shards_module, "_SNAPSHOT_FILES", files)
+    monkeypatch.setattr(shards_module, "_SNAPSHOT_BYTES", 1 << 30)
+    closing = Closing(1.0, 0.002, 0.01, 2.0**-10, (1000, 700, 570, 500), 1000, 0.01)
+    plan = make_plan(6, stride=3, squared_norm=40, threshold=6, sigma=1.0, closing=closing)
+    dice = np.random.default_rng(7)
+    batches = []
+    for trigger in range(1, 13):
+        rows = dice.integers(0, [30, 60, 9], (60, 3)).tolist()
+        window = trigger // 3 - 1
+        given = [(unit, key, window, time) for unit, key, time in rows]
+        batches.append(make_batch(given, periods=[window] * 60))
+    expected = run(plan, batches, shards=2)
+    assert restarted(plan, batches) == expected
+    for trigger in (3, 6, 9, 12):
+        assert len(expected[trigger - 1]) > len(expected[trigger - 2]) + 10
+
+
 def test_a_restart_knows_what_was_selected() -> None:
     """Cs = 1, two are needed: unit 2 spares key 7 its vote, and key 8 comes out."""
     plan = make_plan(3, threshold=2, caps=(9, 9, 1))
-    storage = LocalStorage(ROOT, FakeDisk())
-    released: list[Any] = []
-    for trigger, rows in enumerate(
-        [
-            [(0, 7, 0, 0), (1, 7, 0, 0)],
-            [],
-            [(2, 7, 0, 0), (2, 8, 0, 1), (3, 8, 0, 1)],
-        ],
-        1,
-    ):
-        pipeline = Core(plan, SECRET)
-        journal = opened_journal(storage, pipeline, SECRET, 2)
-        state = journal.load()
-        step = pipeline.compute(state, pipeline.admit(make_batch(rows), trigger))
-        journal.commit(journal.save(state, step), b"", None)
-        released.append(len(step.releases))
-    assert released == [1, 1, 2]
+    rows = [
+        [(0, 7, 0, 0), (1, 7, 0, 0)],
+        [],
+        [(2, 7, 0, 0), (2, 8, 0, 1), (3, 8, 0, 1)],
+    ]
+    released = restarted(plan, [make_batch(part) for part in rows])
+    assert [len(part) for part in released] == [1, 1, 2]
 
 
-def example(release: ReleasePolicy) -> tuple[Plan, list[Any]]:
+def example(release: ReleasePolicy, *, closes: bool = False) -> tuple[Plan, list[Any]]:
+    """A plan and its batches. Window 0 ends at trigger 4: where it has a closing, that selects two
+    keys of three.
+    """
+    closing = Closing(1.0, 0.01, 0.01, 2.0**-10, (900, 600, 500), 3600, 0.01)
     plan = make_plan(
         4,
         release=release,
         stride=2,
         caps=(14, 2, 9),
-        threshold=2,
+        threshold=99 if closes else 2,
         sigma=0.8,
         processes=[COUNT],
+        closing=closing if closes else None,
     )
-    batches = [
-        make_batch([(unit, key, trigger // 2, unit) for unit in range(6) for key in range(3)])
-        for trigger in range(5)
-    ]
+    batches = []
+    for trigger in range(5):
+        window = trigger // 2
+        rows = [(unit, key, window, unit) for unit in range(6) for key in range(3)]
+        batches.append(make_batch(rows, periods=[window] * len(rows) if closes else None))
     return plan, batches
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("release", ["every_trigger", "threshold"])
-def test_a_crash_between_any_two_steps_changes_nothing(release: ReleasePolicy) -> None:
+@pytest.mark.parametrize(
+    ("release", "closes"), [("every_trigger", False), ("threshold", False), ("every_trigger", True)]
+)
+def test_a_crash_between_any_two_steps_changes_nothing(
+    release: ReleasePolicy, closes: bool
+) -> None:
     """Crash at every write, sync, rename and delete; restart; the sinks got the same bytes."""
-    plan, batches = example(release)
+    plan, batches = example(release, closes=closes)
     expected: dict[int, bytes] = {}
     whole = FakeDisk()
     run_to_end(plan, batches, 1, LocalStorage(ROOT, whole), expected.__setitem__)
