@@ -50,10 +50,6 @@ class Executors:
         """The shard that Spark finds for a unit's hash."""
         return unit % shards
 
-    def collected(self, partitions: list[Batches]) -> list[Batches]:
-        """What the driver gets of the last stage."""
-        return partitions
-
     def shuffled(self, rows: pa.Table) -> pa.Table:
         """Rows in some order."""
         if self.dice is None:
@@ -101,8 +97,6 @@ class Frame:
     def mapInArrow(self, task: tasks.Task, _: str) -> Frame:  # noqa: N802
         """Run a stage."""
         done = [self.executors.run(task, n, part) for n, part in enumerate(self.partitions)]
-        if isinstance(task, tasks.AdvanceTask):
-            done = self.executors.collected(done)
         rows = pa.Table.from_batches([batch for part in done for batch in part])
         return replace(self, rows=rows)
 

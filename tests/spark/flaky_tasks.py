@@ -9,63 +9,103 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsqlp.engines.spark.tasks import AdvanceTask, BoundTask, Task, _partition
+from dpsqlp.engines.spark.tasks import (
+    AdvanceTask,
+    BoundTask,
+    CloseTask,
+    LayTask,
+    Task,
+    _partition,
+)
 
 SLOW_SECONDS = 2.0
+_STAGES: list[Any] = [BoundTask, AdvanceTask, LayTask, CloseTask]
 
 
-def _runs(
-    task: Task, stage: Any, batches: Iterator[pa.RecordBatch], slow: bool
-) -> Iterator[pa.RecordBatch]:
-    shard = _partition()
-    marks = Path(task.state).parent / "marks"
-    mark = marks / f"{stage.__name__}-{task.trigger}-{shard}"
-    marks.mkdir(exist_ok=True)
-    try:
-        mark.touch(exist_ok=False)
-    except FileExistsError:
-        mark.with_suffix(".again").touch()
+class Flaky:
+    """See `install`."""
+
+    slow = False
+
+    def runs(
+        self, task: Task, stage: Any, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """What this attempt has to hand on."""
+        shard = _partition()
+        marks = Path(task.state).parent / "marks"
+        mark = marks / f"{stage.__name__}-{task.trigger}-{shard}"
+        marks.mkdir(exist_ok=True)
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            mark.with_suffix(".again").touch()
+            return iter(stage.__call__(task, batches))
+        what = (task.trigger + shard + 4 * _STAGES.index(stage)) % 9
+        if what == 0:
+            raise RuntimeError("It fails before it begins.")
+        if what == 1:
+            done = list(stage.__call__(task, batches))
+            raise RuntimeError(f"It fails with {len(done)} payloads to hand on.")
+        if what == 2 and self.slow:
+            time.sleep(SLOW_SECONDS)
         return iter(stage.__call__(task, batches))
-    what = (task.trigger + shard + 3 * (stage is AdvanceTask)) % 9
-    if what == 0:
-        raise RuntimeError("It fails before it begins.")
-    if what == 1:
-        done = list(stage.__call__(task, batches))
-        raise RuntimeError(f"It fails with {len(done)} payloads to hand on.")
-    if what == 2 and slow:
-        time.sleep(SLOW_SECONDS)
-    return iter(stage.__call__(task, batches))
 
 
-class FlakyBound(BoundTask):
+class FlakyBound(Flaky, BoundTask):
     """See `install`."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _runs(self, BoundTask, batches, slow=False)
+        yield from self.runs(self, BoundTask, batches)
 
 
-class FlakyAdvance(AdvanceTask):
+class FlakyAdvance(Flaky, AdvanceTask):
     """See `install`."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _runs(self, AdvanceTask, batches, slow=False)
+        yield from self.runs(self, AdvanceTask, batches)
 
 
-class SlowBound(BoundTask):
+class FlakyLay(Flaky, LayTask):
     """See `install`."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _runs(self, BoundTask, batches, slow=True)
+        yield from self.runs(self, LayTask, batches)
 
 
-class SlowAdvance(AdvanceTask):
+class FlakyClose(Flaky, CloseTask):
     """See `install`."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _runs(self, AdvanceTask, batches, slow=True)
+        yield from self.runs(self, CloseTask, batches)
+
+
+class SlowBound(FlakyBound):
+    """See `install`."""
+
+    slow = True
+
+
+class SlowAdvance(FlakyAdvance):
+    """See `install`."""
+
+    slow = True
+
+
+class SlowLay(FlakyLay):
+    """See `install`."""
+
+    slow = True
+
+
+class SlowClose(FlakyClose):
+    """See `install`."""
+
+    slow = True
 
 
 def install(module: Any, *, slow: bool) -> None:
     """Give the engine such tasks, on all the workers that Spark has."""
-    pairs = (SlowBound, SlowAdvance) if slow else (FlakyBound, FlakyAdvance)
-    module.BoundTask, module.AdvanceTask = pairs
+    flaky = (FlakyBound, FlakyAdvance, FlakyLay, FlakyClose)
+    dawdling = (SlowBound, SlowAdvance, SlowLay, SlowClose)
+    for stage, task in zip(_STAGES, dawdling if slow else flaky, strict=True):
+        setattr(module, stage.__name__, task)

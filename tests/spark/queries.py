@@ -122,6 +122,9 @@ PLACES = (
 )
 LIVE = f"EMIT EVERY INTERVAL {QUARTER // MINUTE} MINUTES"
 LATE = f"{LIVE} ALLOW LATENESS INTERVAL 30 MINUTES"
+ENDING = ", privacy_unit_period = INTERVAL 30 MINUTES"  # with the window, which has a closing
+RARE = "CASE WHEN flag THEN k ELSE concat(k, code, part) END AS key"  # many keys of few units
+BY_RARE = "key, TUMBLE(ts, INTERVAL 30 MINUTES)"
 
 CASES = {
     "counts": Case(select="k, COUNT(*) AS n, COUNT(x) AS m, COUNT(DISTINCT unit) AS units"),
@@ -158,7 +161,7 @@ CASES = {
         arrive=True,
         triggers=5,
         missed=(2, 3),
-        options=", privacy_unit_period = INTERVAL 30 MINUTES",
+        options=ENDING,
     ),
     "late, threshold": Case(
         select=f"k, COUNT(*) AS n, {bounded('SUM', 'total')}, COUNT(DISTINCT unit) AS units",
@@ -219,9 +222,32 @@ CASES = {
         triggers=8,
     ),
     "late spending": Case(options=", group_selection_spending = 'late'"),
+    "closing": Case(
+        select=f"{RARE}, COUNT(*) AS n, {bounded('AVG', 'mean')}",
+        group=BY_RARE,
+        mechanism="blt",
+        options=f"{ENDING}, max_contribution_norm = 4",
+        triggers=4,
+    ),
+    "closing, late": Case(
+        select=f"{RARE}, COUNT(*) AS n",
+        group=BY_RARE,
+        emit=LATE,
+        arrive=True,
+        triggers=6,
+        missed=(4,),  # the last trigger of a window
+        options=f"{ENDING}, max_selections_contributed = 1, min_privacy_units_per_group = 2",
+    ),
+    "closing, once": Case(
+        select=f"{RARE}, COUNT(*) AS n, COUNT(DISTINCT unit) AS units",
+        group="key",
+        emit=f"{LIVE} FOR 3 TRIGGERS",
+        arrive=True,
+        options=", min_privacy_units_per_group = 2",
+    ),
 }
 SPARED = (  # for `make parity`
     *("date", "late", "unit of a date and an integer", "late spending", "blt, threshold"),
     *("total by the clock", "threshold", "moments"),
 )
-THREE = ("sums", "late, threshold", "public table")  # where not all are run
+THREE = ("closing", "late, threshold", "public table")  # where not all are run

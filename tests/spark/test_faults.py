@@ -20,12 +20,7 @@ from support.processes import descendants, kill
 
 pytestmark = pytest.mark.needs("java")
 TRIGGERS = 30 if ALL else 6
-CASE = replace(
-    CASES["sums"],
-    group="k, HOP(ts, INTERVAL 30 MINUTES, INTERVAL 1 HOUR)",
-    options=", privacy_unit_period = INTERVAL 30 MINUTES",
-    triggers=TRIGGERS - 2,
-)
+CASE = replace(CASES["closing"], triggers=TRIGGERS)
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -92,6 +87,7 @@ def undisturbed(folder: Path) -> None:
     """What came out is what the local engine publishes."""
     expected = published(folder, "local")
     assert published(folder, "spark") == expected
+    assert not list((folder / "spark" / "units").rglob("*.*"))  # all windows are over
     assert len(expected) == TRIGGERS
     assert sum(release.num_rows for release in tables(expected)) > 20
 
@@ -122,6 +118,8 @@ def test_failing_tasks_and_killed_processes_on_one_machine(begun: Path) -> None:
     undisturbed(begun)
     assert killer.killed >= len(stops)
     assert len(list((begun / "marks").glob("*.again"))) >= TRIGGERS
+    for stage in ("LayTask", "CloseTask"):
+        assert list((begun / "marks").glob(f"{stage}-*.again"))
     logs = [path.read_bytes() for path in events.rglob("*") if path.is_file()]
     assert b"MapInArrow" in b"".join(logs)
     for log in (*logs, (begun / "driver.log").read_bytes()):

@@ -23,7 +23,7 @@ from spark.parity import (
     step,
     tables,
 )
-from spark.queries import CASES, LATE, QUARTER, SPARED, THREE, YEAR, Case, records
+from spark.queries import CASES, ENDING, LATE, QUARTER, SPARED, THREE, YEAR, Case, records
 from support.fake_clock import START
 from support.pipelines import SECRET
 
@@ -86,8 +86,10 @@ def test_silence_and_a_record_of_next_year(kind: str, spark: Any, tmp_path: Path
 
 
 def test_a_trigger_that_spark_knows_to_be_empty_runs(spark: Any, tmp_path: Path) -> None:
-    """Spark leaves out the tasks of a plan in which it sees that there are no rows."""
-    case = Case(rows="FROM s WHERE 1 = 2", triggers=2)
+    """Spark leaves out the tasks of a plan in which it sees that there are no rows. The second
+    trigger has a closing.
+    """
+    case = Case(rows="FROM s WHERE 1 = 2", options=ENDING, triggers=2)
     begin(tmp_path, case.sql, spark=4)
     engine = spark_engine(spark, tmp_path, "spark")
     run(case, tmp_path, partial(step, engine))
@@ -95,10 +97,13 @@ def test_a_trigger_that_spark_knows_to_be_empty_runs(spark: Any, tmp_path: Path)
     assert [release.num_rows for release in tables(published(tmp_path, "spark"))] == [0, 0]
 
 
-@pytest.mark.parametrize("name", ["late, threshold", "late"] if ALL else ["late, threshold"])
+MOVED = ("late, threshold", "closing, late", "late")
+
+
+@pytest.mark.parametrize("name", MOVED if ALL else MOVED[:2])
 def test_a_pipeline_moves_to_spark_and_back(name: str, spark: Any, tmp_path: Path) -> None:
     """One state, carried on by either engine."""
-    case = replace(CASES[name], triggers=6)
+    case = replace(CASES[name], triggers=6, missed=())
     begin(tmp_path, case.sql, local=4, moved=4)
     turns = iter(["local", "spark", "spark", "local", "local", "spark"])
 
@@ -119,10 +124,12 @@ def test_a_pipeline_moves_to_spark_and_back(name: str, spark: Any, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("name", "shards"),
-    [(name, shards) for name in CASES for shards in (1, 16)] if ALL else [(THREE[1], 16)],
+    [(name, shards) for name in CASES for shards in (1, 16)]
+    if ALL
+    else [(THREE[1], 16), ("closing, late", 3)],
 )
 def test_shards_change_nothing(name: str, shards: int, spark: Any, tmp_path: Path) -> None:
-    """One shard or sixteen, on any engine."""
+    """One shard, three or sixteen, on any engine."""
     engines: list[SparkEngine] = []
 
     def other(now: int, triggers: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +16,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
 
+from dpsqlp import core
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.spark import tasks
 from dpsqlp.engines.spark.files import SparkFiles
-from dpsqlp.engines.spark.tasks import AdvanceTask, BoundTask
+from dpsqlp.engines.spark.tasks import AdvanceTask, BoundTask, CloseTask, LayTask
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
 from dpsqlp.sql import compile_script
+from dpsqlp.stages.advance import release_also
 from dpsqlp.state import shards, storage
-from dpsqlp.state.journal import secret_check
+from dpsqlp.state.journal import Journal, secret_check
+from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.shards import Held, Shard, Shards, TableLog
 from spark.fake_spark import Batches, Executors, FramesEngine, frames_engine
 from spark.parity import ALL, begin, local_engine, published, run, step, tables
@@ -45,7 +48,11 @@ KINDS = {
     "late": replace(CASES["late, threshold"], triggers=12),
     "periods": replace(CASES["late, periods, missed"], triggers=9),
     "public keys": replace(CASES["public keys"], group=LONG, triggers=8),
+    "closing": replace(CASES["closing"], triggers=6),
+    "closing, late": CASES["closing, late"],
+    "closing, once": CASES["closing, once"],
 }
+CLOSING = ("closing", "closing, late", "closing, once")
 
 
 def kinds(*quick: str) -> Any:
@@ -68,9 +75,16 @@ def manifest(folder: Path, name: str) -> Any:
     return committed(folder / name, SECRET.key)
 
 
+def files(folder: Path) -> set[str]:
+    """The files of tables and releases that are there."""
+    kinds = ("units", "keys", "selected", "releases")
+    paths = [path for kind in kinds for path in (folder / kind).rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix() for path in paths}
+
+
 def equal(case: Case, folder: Path, executors: Executors) -> None:
     """Tasks on these executors leave the same files as on one worker in one order, trigger by
-    trigger, and release what the local engine does."""
+    trigger, and no others, and release what the local engine does."""
     begin(folder, case.sql, local=4, plain=4, other=4)
     local = local_engine(folder, "local")
     engines = {
@@ -84,6 +98,7 @@ def equal(case: Case, folder: Path, executors: Executors) -> None:
                 step(engine, now, 1)
             triggers = None if triggers is None else triggers - 1
             assert manifest(folder, "other") == manifest(folder, "plain")
+            assert files(folder / "other") == manifest(folder, "other").files()
 
     run(case, folder, compared)
     for engine in (local, *engines.values()):
@@ -92,7 +107,7 @@ def equal(case: Case, folder: Path, executors: Executors) -> None:
     assert sum(release.num_rows for release in tables(published(folder, "local"))) > 20
 
 
-@kinds("few votes", "late", "periods")
+@kinds("few votes", "late", "periods", *CLOSING)
 def test_the_order_of_rows_changes_no_byte(kind: str, tmp_path: Path) -> None:
     """Rows and payloads in any order and any batches give the same files."""
     equal(KINDS[kind], tmp_path, Executors(dice=random.Random(1)))
@@ -133,7 +148,7 @@ class Spied(Shards):
         return super().load(name, log, trigger, held)
 
 
-@kinds("every trigger", "threshold", "late", "public keys")
+@kinds("every trigger", "threshold", "late", "public keys", "closing, late")
 def test_a_worker_that_missed_triggers_catches_up(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +179,7 @@ class Retrying(Executors):
         return super().attempt(worker, task, shard, batches)
 
 
-def _full(*_: Any) -> TableLog:
+def _full(*_: Any, **__: Any) -> TableLog:
     raise StateError("The disk is full.")
 
 
@@ -172,7 +187,7 @@ def content(batches: Batches) -> list[Any]:
     return [batch.to_pylist() for batch in batches]
 
 
-@kinds("every trigger", "every trigger, blt", "late")
+@kinds("every trigger", "every trigger, blt", "late", "closing")
 def test_a_retried_task_does_not_count_twice(kind: str, tmp_path: Path) -> None:
     """A table that has gone ahead of the manifest is not gone on from."""
     equal(KINDS[kind], tmp_path, Retrying(workers=2, dice=random.Random(3)))
@@ -201,7 +216,87 @@ def test_a_retried_task_without_records_goes_on_with_the_noise_once(tmp_path: Pa
     equal(Silent(group=LONG, triggers=12), tmp_path, Twice())
 
 
+class Anew(Executors):
+    """Every task runs on a worker that has nothing in memory."""
+
+    def attempt(
+        self, worker: dict[Any, Any], task: tasks.Task, shard: int, batches: Batches
+    ) -> Batches:
+        return super().attempt({}, task, shard, batches)
+
+
+@kinds(*CLOSING)
+@pytest.mark.parametrize("executors", [Twice, Anew])
+def test_a_closing_goes_on_from_the_tables_of_its_trigger(
+    kind: str, executors: type[Executors], tmp_path: Path
+) -> None:
+    """Not from what an attempt has made of them since, nor from what was committed before."""
+    equal(KINDS[kind], tmp_path, executors())
+
+
+@kinds("closing, late")
+def test_a_payload_is_not_too_large(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one shard sends another comes in several payloads."""
+    monkeypatch.setattr(tasks, "_PAYLOAD_ROWS", 1)
+    equal(KINDS[kind], tmp_path, Executors(dice=random.Random(4)))
+
+
+@kinds(*CLOSING)
+@pytest.mark.parametrize(
+    ("owner", "broken"), [(Journal, "commit"), (SealedStorage, "delete")], ids=["before", "after"]
+)
+def test_a_driver_that_dies_about_a_commit_leaves_no_files(
+    owner: type[Any], broken: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it, the same workers run the trigger again; after it, old files are still there."""
+    case, executors = KINDS[kind], Executors()
+    begin(tmp_path, case.sql, local=4, other=4)
+    local = local_engine(tmp_path, "local")
+
+    def compared(now: int, triggers: int | None) -> None:
+        while not local.finished and triggers != 0:
+            step(local, now, 1)
+            with monkeypatch.context() as dying:
+                dying.setattr(owner, broken, _full)
+                with (
+                    suppress(StateError),
+                    closing(frames_engine(tmp_path, "other", executors)) as e,
+                ):
+                    step(e, now, 1)
+            engine = frames_engine(tmp_path, "other", executors)
+            if engine.next_trigger < local.next_trigger:
+                step(engine, now, 1)
+            engine.close()
+            assert files(tmp_path / "other") == manifest(tmp_path, "other").files()
+            triggers = None if triggers is None else triggers - 1
+
+    run(case, tmp_path, compared)
+    local.close()
+    assert published(tmp_path, "other") == published(tmp_path, "local")
+
+
+def test_closings_add_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of the cases here, so that they compare something."""
+    found: list[int] = []
+
+    def counted(*given: Any) -> Any:
+        found[-1] += len(given[4])
+        return release_also(*given)
+
+    monkeypatch.setattr(core, "release_also", counted)
+    for kind in CLOSING:
+        found.append(0)
+        begin(tmp_path / kind, KINDS[kind].sql, local=4)
+        local = local_engine(tmp_path / kind, "local")
+        run(KINDS[kind], tmp_path / kind, partial(step, local))
+        local.close()
+    assert all(found)
+
+
 SHORT = replace(CASES["sums"], triggers=4)
+ENDS = replace(CASES["closing"], triggers=4)  # windows end at the second and the fourth trigger
 
 
 class Recorded(Executors):
@@ -219,16 +314,16 @@ class Recorded(Executors):
 def test_a_straggler_is_refused(tmp_path: Path) -> None:
     """A task of an earlier trigger, or one too early, does nothing; on old workers and new ones."""
     executors = Recorded()
-    begin(tmp_path, SHORT.sql, state=4)
+    begin(tmp_path, ENDS.sql, state=4)
     engine = frames_engine(tmp_path, "state", executors)
-    run(SHORT, tmp_path, lambda now, _: step(engine, now, 2))
+    run(ENDS, tmp_path, lambda now, _: step(engine, now, 2))
     before = contents(tmp_path / "state")
     early = [
         (replace(task, trigger=task.trigger + 2, committed=task.committed + 2), shard, batches)
         for task, shard, batches in executors.ran
         if task.committed is not None
     ]
-    assert early
+    assert {type(task) for task, *_ in early} == {BoundTask, AdvanceTask, LayTask, CloseTask}
     for task, shard, batches in [*executors.ran, *early]:
         for worker in (executors.workers[0], {}):
             with pytest.raises(StateError, match="came too late"):
@@ -263,16 +358,16 @@ def test_another_secret_is_refused(tmp_path: Path) -> None:
         Executors().attempt({}, task, 0, [])
 
 
-def refused(folder: Path, executors: Executors, words: str) -> None:
+def refused(case: Case, folder: Path, executors: Executors, words: str) -> None:
     """A trigger that goes wrong commits and publishes nothing; run again, it is as it should be."""
-    begin(folder, SHORT.sql, local=4, state=4)
+    begin(folder, case.sql, local=4, state=4)
     local, engine = local_engine(folder, "local"), frames_engine(folder, "state", Executors())
-    run(SHORT, folder, partial(step, local), lambda now, _: step(engine, now, 2))
+    run(case, folder, partial(step, local), lambda now, _: step(engine, now, 3))
     before, engine.executors = manifest(folder, "state"), executors
     with pytest.raises(StateError, match=words):
         engine.step()
     assert manifest(folder, "state") == before
-    assert len(published(folder, "state")) == 2
+    assert len(published(folder, "state")) == 3
     with pytest.raises(StateError, match="did not finish"):
         engine.step()
     for each in (local, engine):
@@ -292,7 +387,7 @@ class Misrouted(Executors):
 
 def test_records_of_another_shard_are_refused(tmp_path: Path) -> None:
     """Their unit would be counted in two places."""
-    refused(tmp_path, Misrouted(), "gave shard . records of another")
+    refused(SHORT, tmp_path, Misrouted(), "gave shard . records of another")
 
 
 class Losing(Executors):
@@ -307,24 +402,30 @@ class Losing(Executors):
         return [batch for _ in range(times) for batch in Executors.run(self, task, shard, batches)]
 
 
-@pytest.mark.parametrize("stage", [BoundTask, AdvanceTask])
+@pytest.mark.parametrize(
+    ("stage", "case"),
+    [
+        *((stage, SHORT) for stage in (BoundTask, AdvanceTask)),
+        *((stage, ENDS) for stage in (BoundTask, AdvanceTask, LayTask, CloseTask)),
+    ],
+)
 @pytest.mark.parametrize("times", [0, 2])
 def test_missing_and_doubled_shards_are_refused(
-    stage: type[tasks.Task], times: int, tmp_path: Path
+    stage: type[tasks.Task], case: Case, times: int, tmp_path: Path
 ) -> None:
-    """Each shard of both stages is heard of exactly once."""
-    refused(tmp_path, Losing(stage, times), "did not run every shard")
+    """Each shard of every stage is heard of exactly once."""
+    refused(case, tmp_path, Losing(stage, times), "did not run every shard")
 
 
-@pytest.mark.parametrize("stage", [BoundTask, AdvanceTask])
+@pytest.mark.parametrize("stage", [BoundTask, AdvanceTask, LayTask, CloseTask])
 def test_a_task_does_not_carry_the_secret(stage: type[tasks.Task], tmp_path: Path) -> None:
     """It says where it is: neither pickled nor printed nor in its output is it to be found."""
     executors = Recorded()
-    begin(tmp_path, SHORT.sql, state=4)
+    begin(tmp_path, ENDS.sql, state=4)
     engine = frames_engine(tmp_path, "state", executors)
-    run(SHORT, tmp_path, lambda now, _: step(engine, now, 1))
+    run(ENDS, tmp_path, lambda now, _: step(engine, now, 2))
     engine.close()
-    ran = [item for item in executors.ran if isinstance(item[0], stage)]
+    ran = [item for item in executors.ran[-16:] if isinstance(item[0], stage)]
     assert len(ran) == 4
     for task, _, batches in ran:
         given = [batch.serialize().to_pybytes() for batch in batches]
