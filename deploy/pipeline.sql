@@ -7,8 +7,7 @@ CREATE SINK popular
   WITH (connector = 'postgres', dsn = 'host=postgres dbname=stats user=dpsqlp') AS
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (epsilon = 2, delta = 1e-9, privacy_unit_column = user_id,
-           privacy_unit_period = INTERVAL 1 DAY, max_rows_contributed = 32,
-           max_rows_per_group = 1)
+           privacy_unit_period = INTERVAL 1 DAY, max_contribution_norm = 6)
   url, COUNT(*) AS views
 FROM page_views
 GROUP BY url, TUMBLE(ts, INTERVAL 1 DAY)

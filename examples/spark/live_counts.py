@@ -19,8 +19,7 @@ CREATE SOURCE trips (station TEXT, rider BIGINT);
 
 CREATE SINK busy AS
 SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 4, delta = 1e-7, privacy_unit_column = rider, max_rows_contributed = 4,
-           max_rows_per_group = 1)
+  OPTIONS (epsilon = 4, delta = 1e-7, privacy_unit_column = rider, max_contribution_norm = 2)
   station, COUNT(*) AS trips
 FROM trips
 GROUP BY station

@@ -9,7 +9,7 @@ CREATE PUBLIC TABLE countries AS
 CREATE SINK articles WITH (connector = 'parquet', path = 'articles') AS
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (epsilon = 2, delta = 1e-8, privacy_unit_column = reader,
-           max_rows_contributed = 8, max_rows_per_group = 1)
+           privacy_unit_period = INTERVAL 1 DAY, max_contribution_norm = 3)
   url, COUNT(seconds) AS views, AVG(seconds, contribution_bounds_per_row => (0, 120)) AS seconds
 FROM page_views
 GROUP BY url, TUMBLE(ts, INTERVAL 1 DAY)
@@ -19,7 +19,8 @@ EMIT EVERY INTERVAL 3 HOURS
 -- The countries are no secret: nothing is spent on selecting them.
 CREATE SINK audience WITH (connector = 'duckdb', path = 'audience.duckdb') AS
 SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 1, delta = 1e-8, privacy_unit_column = reader, max_rows_contributed = 1,
+  OPTIONS (epsilon = 1, delta = 1e-8, privacy_unit_column = reader,
+           privacy_unit_period = INTERVAL 1 DAY, max_contribution_norm = 1,
            group_selection_strategy = PUBLIC_GROUPS, public_groups = countries)
   country, COUNT(*) AS readers
 FROM page_views

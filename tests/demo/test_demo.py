@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -80,6 +81,9 @@ def test_without_a_terminal_it_prints_the_last_table_and_the_promise(tmp_path: P
     assert "(trigger 48 of 48)" in text
     assert f"{FINAL} kicked off at 19:30 and appeared at" in text
     assert "never appeared" in text
+    late = re.search(r"(\d+) pages appeared only at 24:00", text)
+    assert late is not None
+    assert int(late[1]) > 50
     assert "(2, 1e-07)-differentially private" in text
     assert len(list((tmp_path / "kept" / "popular").glob("*.parquet"))) == 48
     with pytest.raises(StateError, match="not empty"):

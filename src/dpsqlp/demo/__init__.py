@@ -29,7 +29,7 @@ CREATE SOURCE page_views (url TEXT, user_id BIGINT, ts TIMESTAMP)
 CREATE SINK popular WITH (connector = 'parquet', path = 'popular') AS
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (epsilon = 2, delta = 1e-7, privacy_unit_column = user_id,
-           max_rows_contributed = 12, max_rows_per_group = 2, max_selections_contributed = 6)
+           privacy_unit_period = INTERVAL 1 DAY, max_contribution_norm = 4)
   url, COUNT(*) AS views
 FROM page_views
 GROUP BY url, TUMBLE(ts, INTERVAL 1 DAY)
@@ -127,14 +127,17 @@ def _clock(time_us: int) -> str:
 
 
 def _conclude(console: Console, engine: LocalEngine, day: Day, appeared: dict[str, str]) -> None:
-    """Say what became of two pages, then print the promise."""
+    """Say what became of two pages and of the last table, then print the promise."""
     ticket = int(day.counts(START_US + DAY_US)[day.pages.index(TICKET)])
     seen = f"appeared at {appeared[TICKET]}" if TICKET in appeared else "never appeared"
+    late = sum(time == "24:00" for time in appeared.values())
     console.print(
         f"\n[bold]{FINAL}[/bold] kicked off at 19:30 and appeared at"
         f" {appeared.get(FINAL, 'no time')}: keys need not be known in advance.\n"
         f"[bold]{TICKET}[/bold] had {ticket} views from two users and {seen}: a page with so few"
-        " visitors would reveal them.\n",
+        " visitors would reveal them.\n"
+        f"{late:,} pages appeared only at 24:00: what users have not spent of their budget by the"
+        " end of the day selects further pages.\n",
         highlight=False,
     )
     console.print("[bold]The promise[/bold]\n")
