@@ -17,6 +17,12 @@ from support.fake_clock import START
 from support.pipelines import HOUR, Record, made, replay, script, write
 from support.processes import end, launch
 
+HOPPING = {"window": "HOP(ts, INTERVAL 30 MINUTES, INTERVAL 1 HOUR)"}
+CLOSING = {  # half of the keys are nobody's first, and come out when a window ends
+    "window": "TUMBLE(ts, INTERVAL 30 MINUTES)",
+    "options": ", privacy_unit_period = INTERVAL 30 MINUTES, max_selections_contributed = 1,"
+    " min_privacy_units_per_group = 6",
+}
 WORKER = Path(__file__).with_name("worker.py")
 ALL = os.environ.get("DPSQLP_CRASH") == "all"
 
@@ -81,9 +87,8 @@ def begun(folder: Path, hours: int, **options: str) -> Path:
     sql = script(
         source=f"connector = 'files', path = '{folder}/in/*.parquet'",
         sink="connector = 'parquet', path = 'out'",
-        window="HOP(ts, INTERVAL 30 MINUTES, INTERVAL 1 HOUR)",
         emit=replay(START, START + hours * HOUR),
-        **options,
+        **HOPPING | options,
     )
     (pipeline / "query.sql").write_text(sql)
     made(pipeline, sql).close()

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from crash.crashes import ALL, Worker, begun, copied, outputs, steps
+from crash.crashes import ALL, CLOSING, HOPPING, Worker, begun, copied, outputs, steps
 from support import slow_unit
 from support.fake_clock import START, FakeClock
 from support.pipelines import MINUTE, made
@@ -28,13 +29,15 @@ def worker() -> Iterator[Worker]:
         yield process
 
 
-def test_killed_at_every_step(worker: Worker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [HOPPING, CLOSING], ids=["hopping", "closing"])
+def test_killed_at_every_step(options: dict[str, str], worker: Worker, tmp_path: Path) -> None:
     """Before each write, sync, rename, folder sync and delete, and half way through each write."""
-    pipeline = begun(tmp_path, 1)
+    pipeline = begun(tmp_path, 1, **options)
     whole = copied(pipeline, "whole")
     assert worker.run(whole) == 0
     expected, kinds = outputs(whole), steps(whole)
-    assert len(expected) == 6
+    assert len(expected) == (6 if options == HOPPING else 4)
+    assert options == HOPPING or closes(whole)
     every = {
         f"{do} {what}" for do in ("write", "sync", "rename", "sync_folder") for what in OBJECTS
     }
@@ -48,6 +51,14 @@ def test_killed_at_every_step(worker: Worker, tmp_path: Path) -> None:
             assert worker.run(folder, kill_at=1 + kill_at % 5) == KILLED
         assert worker.run(folder) == 0
         assert outputs(folder) == expected, f"killed before step {kill_at}, {kinds[kill_at - 1]}"
+
+
+def closes(folder: Path) -> bool:
+    """Whether each window has keys in its last release that it had not before."""
+    rows = [pq.read_table(folder / "out" / name).to_pylist() for name in outputs(folder)]
+    keys = [{row["k"] for row in part if row["final"]} for part in rows]
+    before = [{row["k"] for row in part if not row["final"]} for part in rows]
+    return all(keys[n] > before[n - 1] for n in range(1, len(rows), 2))
 
 
 def test_killed_while_cuts_wait(worker: Worker, tmp_path: Path) -> None:

@@ -28,13 +28,14 @@ from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError
+from dpsqlp.plan import Plan
 from dpsqlp.sql import compile_script
 from dpsqlp.stages.admit import MicroBatch
 from dpsqlp.state import shards
 from dpsqlp.state.storage import LocalDisk, LocalStorage
 from state.disks import FakeDisk
 from state.sealed_storages import opened_journal
-from support.plans import COUNT, SECRET, make_plan
+from support.plans import COUNT, SECRET, make_closing, make_plan
 
 
 class Standing:
@@ -126,7 +127,12 @@ def warm() -> None:
     """Load compiled code, in one thread and without a database, so that children have it."""
     amount = CalibratedProcess(Process("sum", "sum", 0, -2.0, 8.0), "process/1", 0.8, 0.5)
     plan = make_plan(4, stride=2, threshold=2, sigma=0.8, processes=[COUNT, amount])
-    plan = replace(plan, unit_kinds=("text",), key_kinds=("text",))
+    closes = make_plan(4, threshold=99, processes=[COUNT, amount], closing=make_closing(1))
+    for each, triggers in ((plan, 8), (closes, 4)):
+        _run_nowhere(replace(each, unit_kinds=("text",), key_kinds=("text",)), triggers)
+
+
+def _run_nowhere(plan: Plan, triggers: int) -> None:
     storage = LocalStorage(Path("/nowhere"), FakeDisk())
     batch = MicroBatch(
         (pa.array(["a", "b", "c"]),),
@@ -135,7 +141,7 @@ def warm() -> None:
         pa.array([1, 2, 3]),
         (pa.array([1.0, None, 2.0]),),
     )
-    for trigger in range(1, 9):
+    for trigger in range(1, triggers + 1):
         core = Core(plan, SECRET)
         log = opened_journal(storage, core, SECRET, 2)
         state = log.load()

@@ -90,12 +90,18 @@ def by_span(
     }
 
 
+# Keys that are not the first of their units need the closing.
+ONE_VOTE = ", max_selections_contributed = 1, min_privacy_units_per_group = 4"
 REPLAYS = {
     "tumbling": {},
     "hopping": {"window": "HOP(ts, INTERVAL 30 MINUTES, INTERVAL 2 HOURS)"},
     "threshold": {"options": ", release = 'threshold'"},
     "blt": {"options": ", min_privacy_units_per_group = 3", "mechanism": "blt"},
     "period": {"options": ", privacy_unit_period = INTERVAL 1 HOUR"},
+    "closing": {
+        "options": f", privacy_unit_period = INTERVAL 1 HOUR{ONE_VOTE}",
+        "mechanism": "blt",
+    },
 }
 
 
@@ -118,6 +124,11 @@ def test_a_replay_equals_the_twin(kind: str, tmp_path: Path) -> None:
     assert sum(map(len, got.values())) > 20
     finals = [row for rows in got.values() for row in rows if row["final"]]
     assert finals or kind == "threshold"
+    before = {
+        (row["window_start"], row["k"]) for rows in got.values() for row in rows if not row["final"]
+    }
+    closed = [row for row in finals if (row["window_start"], row["k"]) not in before]
+    assert len(closed) >= (3 if kind == "closing" else 0)
 
 
 def options_without(options: dict[str, str]) -> dict[str, Any]:
@@ -242,6 +253,27 @@ def test_missed_triggers_run_empty_and_the_next_takes_their_records(tmp_path: Pa
     }
     assert as_twin(again.engine.query, before | after) == twin_run(again.engine, batches)
     assert [[row["k"] for row in rows] for rows in after.values()] == [["a"], ["a"], ["a", "b"]]
+
+
+@pytest.mark.parametrize("missed", [False, True])
+def test_a_window_closes_at_a_trigger_without_records(missed: bool, tmp_path: Path) -> None:
+    """Or at one that was missed: each unit's vote goes to key a, and key b comes out at the end."""
+    sql = script(
+        source=PUSHED,
+        window=None,
+        emit="EMIT EVERY INTERVAL 15 MINUTES FOR 4 TRIGGERS",
+        options=ONE_VOTE,
+    )
+    given = [*crowd("a", 0), *crowd("b", 1)]
+    pipeline = Pushing(tmp_path, sql, [(START + MINUTE, given)])
+    got = pipeline.run(2)
+    again = Pushing(tmp_path, sql, [])
+    if missed:
+        again.clock.time = START + 24 * HOUR
+    got |= again.run()
+    batches: dict[int, Sequence[Record]] = {1: given, 2: (), 3: (), 4: ()}
+    assert as_twin(again.engine.query, got) == twin_run(again.engine, batches)
+    assert [[row["k"] for row in got[n]] for n in range(1, 5)] == [["a"], ["a"], ["a"], ["a", "b"]]
 
 
 OUT_OF_TIME = {

@@ -31,6 +31,12 @@ RARE, UNIT, OFTEN, VALUE = "quagmire-4711", "zebedee-0815", "thoroughfare", 5.40
 SQL = script(source="connector = 'python'")
 
 
+def closing_after(triggers: int) -> str:
+    """A pipeline that ends with a closing."""
+    emit = f"EMIT EVERY INTERVAL 15 MINUTES FOR {triggers} TRIGGERS"
+    return script(source="connector = 'python'", window=None, emit=emit)
+
+
 def arrivals() -> list[Record]:
     """A key that many have, and one that nobody else has."""
     rows: list[Record] = [(f"{UNIT}-{n}", OFTEN, VALUE, START + n) for n in range(40)]
@@ -58,17 +64,17 @@ class Away(Sink):
         raise UnavailableError("away")
 
 
-def engine_on(disk: FakeDisk) -> tuple[LocalEngine, PythonSource]:
-    query = compile_script(SQL).sinks[0].query
+def engine_on(disk: FakeDisk, sql: str = SQL) -> tuple[LocalEngine, PythonSource]:
+    query = compile_script(sql).sinks[0].query
     storage = SealedStorage(LocalStorage(ROOT, disk))
     source = PythonSource(query.source, storage)
     clock = FakeClock(START)
     return LocalEngine(query, storage, SECRET.key, source, Away(), clock=clock, threads=1), source
 
 
-def run_once(disk: FakeDisk) -> None:
+def run_once(disk: FakeDisk, sql: str = SQL) -> None:
     """Open what is there, feed, and run a trigger whose release nobody takes."""
-    engine, source = engine_on(disk)
+    engine, source = engine_on(disk, sql)
     try:
         source.push(table(arrivals()))
         engine.clock.time = START + 16 * MINUTE  # type: ignore[attr-defined]
@@ -109,15 +115,21 @@ def without_seals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("sealing", [True, False])
-def test_nothing_unreleased_is_ever_written(sealing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "sql", [SQL, closing_after(2), closing_after(1)], ids=["windows", "two triggers", "closes"]
+)
+def test_nothing_unreleased_is_ever_written(
+    sealing: bool, sql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever a trigger writes, half-written and deleted files included: spool, intent, tables,
     a release that no server took. Without seals the same search finds it."""
     if not sealing:
         without_seals(monkeypatch)
     disk = Remembering()
-    run_once(disk)
+    run_once(disk, sql)
     names = {str(path.relative_to(ROOT)).split("/")[0] for path in disk.contents}
-    assert names >= {"units", "keys", "releases", "manifest.json", "intent.json"}
+    assert names >= {"units", "releases", "manifest.json", "intent.json"}
+    assert ("keys" in names) == (sql != closing_after(1))  # a window that has ended has none
     assert any(b"/spool/" in data for data in disk.ever)
     if sealing:
         assert not found(disk.ever)
@@ -146,7 +158,8 @@ def test_a_thief_finds_no_string_after_a_crash(
     assert seen == 0 if sealing else seen > whole.steps // 2
 
 
-def test_a_thief_of_the_folder_finds_no_string(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sql", [SQL, closing_after(3)], ids=["windows", "closes"])
+def test_a_thief_of_the_folder_finds_no_string(sql: str, tmp_path: Path) -> None:
     """On the real disk, whatever else may write there: before, between and after triggers."""
     searched = set[str]()
 
@@ -160,7 +173,7 @@ def test_a_thief_of_the_folder_finds_no_string(tmp_path: Path) -> None:
         def emit(self, trigger: int, release: pa.Table) -> None:
             search()
 
-    engine = made(tmp_path, SQL, clock=FakeClock(START), output=Searching())
+    engine = made(tmp_path, sql, clock=FakeClock(START), output=Searching())
     assert isinstance(engine.source, PythonSource)
     read = engine.source.read
 

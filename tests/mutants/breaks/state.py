@@ -73,7 +73,7 @@ BREAKS = [
         '        """The object, or None."""\n'
         "        return self.plain.get(name)\n"
         '        data = b""\n',
-        SEALED + "test_nothing_unreleased_is_ever_written[True]",
+        SEALED + "test_nothing_unreleased_is_ever_written[windows-True]",
     ),
     Break(
         "an older version of a file is taken",
