@@ -12,8 +12,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpsqlp.accounting.model import CLOSING, SELECTION
@@ -277,11 +275,9 @@ def collect(
     values: NDArray[np.int64],
 ) -> TriggerRelease:
     """The released rows of all shards, in an order that does not come from state."""
-    columns = pa.table({"window": window, "key": key_text.to_arrow()})
-    order = pc.sort_indices(
-        columns, sort_keys=[("window", "ascending"), ("key", "ascending")]
-    ).to_numpy()
-    order = order.astype(np.int64)
+    members = [np.flatnonzero(window == number) for number in np.unique(window)]
+    ordered = [rows[key_text.take(rows).order()] for rows in members]
+    order = np.concatenate([np.empty(0, np.int64), *ordered])
     stride = plan.windows.stride or 0
     return TriggerRelease(
         trigger=trigger,

@@ -53,6 +53,16 @@ class Encoded:
         _gather(self.data, self.offsets, rows, data, offsets)
         return Encoded(data, offsets)
 
+    def order(self) -> NDArray[np.int64]:
+        """The positions of the byte strings in ascending order; of equal ones, in any order."""
+        words = np.empty(len(self), np.uint64)
+        _words(self.data, self.offsets, words)
+        order = np.argsort(words)
+        ordered = words[order]
+        if (ordered[1:] != ordered[:-1]).all():
+            return order
+        return np.asarray(pc.sort_indices(self.to_arrow()), np.int64)
+
     def to_arrow(self) -> pa.Array:
         """As an Arrow array of large binaries."""
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
@@ -360,3 +370,24 @@ def _gather(data, offsets, rows, out, out_offsets):  # type: ignore[no-untyped-d
         for at in range(out_offsets[k], out_offsets[k + 1]):
             out[at] = data[source]
             source += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _words(data, offsets, words):  # type: ignore[no-untyped-def]
+    """The eight bytes of each string after those that all strings share, big-endian, padded with
+    zeros: they are in the order of the strings, but for equal ones.
+    """
+    rows = len(words)
+    shared = offsets[1] - offsets[0] if rows else 0
+    for row in range(1, rows):
+        shared = min(shared, offsets[row + 1] - offsets[row])
+        for k in range(shared):
+            if data[offsets[row] + k] != data[offsets[0] + k]:
+                shared = k
+                break
+    for row in range(rows):
+        word = np.uint64(0)
+        for k in range(offsets[row] + shared, offsets[row] + shared + 8):
+            byte = data[k] if k < offsets[row + 1] else 0
+            word = (word << np.uint64(8)) | np.uint64(byte)
+        words[row] = word

@@ -327,8 +327,8 @@ def read_manifest(storage: SealedStorage) -> Manifest:
     public, body = found
     release = body.pop("release")
     tables = {
-        name: TableLog(log["rows"], tuple(File(**file) for file in log["files"]))
-        for name, log in body.pop("tables").items()
+        name: TableLog(rows, tuple(File(*file) for file in files))
+        for name, (rows, files) in body.pop("tables").items()
     }
     return Manifest(
         **body,
@@ -339,7 +339,11 @@ def read_manifest(storage: SealedStorage) -> Manifest:
 
 
 def _write_manifest(storage: SealedStorage, manifest: Manifest) -> None:
-    body = asdict(manifest)
+    body = asdict(replace(manifest, tables={}))
+    body["tables"] = {  # `asdict` would take a millisecond for a hundred files
+        name: (log.rows, [(file.name, file.seal, file.bytes) for file in log.files])
+        for name, log in manifest.tables.items()
+    }
     public = {name: body.pop(name) for name in _PUBLIC}
     storage.put_public(MANIFEST, public, body)
 
