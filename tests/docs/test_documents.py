@@ -12,6 +12,7 @@ The blocks of one document run in order in a folder of its own, each in its own 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -175,6 +176,17 @@ def test_the_smallest_epsilons_are_accepted_and_smaller_ones_refused() -> None:
             calibrate(epsilon=float(said), **given)
             with pytest.raises(PlanError, match="too large for exact arithmetic"):
                 calibrate(epsilon=float(said) * 0.9, **given)
+
+
+def test_the_last_release_is_as_accurate_as_the_documents_say() -> None:
+    """The noise of blt at the last of 100 triggers, against the one before, and with sigma = s."""
+    mechanism = fit_blt(100)
+    before, last = (math.sqrt(variance) for variance in mechanism.variance[-2:])
+    less = f"{100 * (1 - last / before):.0f} % at 100 triggers"
+    assert f"by {less}" in (ROOT / "docs/sql.md").read_text()
+    assert less in (ROOT / "CHANGELOG.md").read_text()
+    said = f"at T = 100, a standard deviation of {mechanism.sensitivity * last:.2f} instead of"
+    assert said in (ROOT / "README.md").read_text()
 
 
 def test_the_readme_says_what_was_measured() -> None:
