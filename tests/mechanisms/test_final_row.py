@@ -61,6 +61,7 @@ def test_the_last_release_follows_from_columns_of_length_s(triggers: int) -> Non
     mechanism = fit(triggers)
     above = encoder(mechanism, WIDE)
     last = decoder(mechanism)[-1].astype(WIDE)
+    assert (last[-1] == 0) == (triggers == 1)
     missing = 1 - last[:-1] @ above
     row = missing / last[-1] if triggers > 1 else missing
     columns = lengths(np.vstack([above, row]))
