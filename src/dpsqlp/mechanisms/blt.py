@@ -27,7 +27,8 @@ with the plan and never repeated for a running pipeline: other digits would be o
 final row follows from the fit by a kernel whose operations have a fixed order.
 
 Not covered: the draws themselves (entropy), sigma (accounting), rounding (stages). Float error is
-not damped: paths are off by up to about 2^-52 sqrt(T) b(i), which accounting must charge.
+not damped: paths are off by up to about 2^-52 sqrt(T) b(i), and at trigger T by that much of
+`path_deviation_max`, which accounting must charge.
 """
 
 from __future__ import annotations
