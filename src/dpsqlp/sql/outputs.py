@@ -37,7 +37,8 @@ def read_outputs(
 def _hidden_averages(select: exp.Select) -> list[exp.Expr]:
     """The averages in HAVING and ORDER BY, also VARIANCE and STDDEV."""
     clauses = [select.args[name] for name in ("having", "order") if select.args.get(name)]
-    nodes = [node for clause in clauses for node in find_aggregates(clause)]
+    plain = [clause for clause in clauses if not clause.find(exp.Query)]  # others are refused
+    nodes = [node for clause in plain for node in find_aggregates(clause)]
     return [node for node in nodes if _reading_order(node) == _AVERAGE]
 
 
