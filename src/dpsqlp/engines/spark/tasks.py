@@ -99,12 +99,7 @@ class BoundTask(Task):
                 " not support this version of Spark; please report it."
             )
         selected = worker.selected()
-        # An order that does not come from Spark. New units are numbered in it; for a closing, new
-        # keys as well.
-        numbered = records.unit
-        if plan.calibration.closing is not None:
-            numbered = np.hstack([records.key, records.unit])
-        by_id = np.lexsort(numbered.T)
+        by_id = np.lexsort(records.unit.T)  # an order that does not come from Spark
         for period in plan.open_periods(self.trigger):
             name = shard_name("units", (period, shard))
             table = worker.take(name)
