@@ -116,6 +116,20 @@ def test_batches_give_what_the_local_engine_gives(streamed: Streamed) -> None:
     streamed.check()
 
 
+def test_batches_end_with_a_closing(spark: Any, tmp_path: Path) -> None:
+    """Of a window whose last trigger has records, of one whose last trigger is missed, and of one
+    without records.
+    """
+    quarter = 15 * MINUTE
+    options = ", privacy_unit_period = INTERVAL 30 MINUTES, max_selections_contributed = 1"
+    window = "TUMBLE(ts, INTERVAL 30 MINUTES)"
+    streamed = Streamed(spark, tmp_path, script(source=PYTHON, window=window, options=options))
+    for number, (step, count) in enumerate([(1, 40), (2, 40), (3, 80), (5, 0), (6, 0)]):
+        streamed.batch(number, START + step * quarter, records(step, START + step * quarter, count))
+    assert len(streamed.sink.releases) == 6
+    streamed.check()
+
+
 def test_a_batch_that_comes_again_counts_once(streamed: Streamed) -> None:
     """Spark may call with a committed batch again: before and after a restart."""
     quarter = 15 * MINUTE
