@@ -275,9 +275,8 @@ def collect(
     values: NDArray[np.int64],
 ) -> TriggerRelease:
     """The released rows of all shards, in an order that does not come from state."""
-    members = [np.flatnonzero(window == number) for number in np.unique(window)]
-    ordered = [rows[key_text.take(rows).order()] for rows in members]
-    order = np.concatenate([np.empty(0, np.int64), *ordered])
+    order = key_text.order()
+    order = order[np.argsort(window[order], kind="stable")]
     stride = plan.windows.stride or 0
     return TriggerRelease(
         trigger=trigger,

@@ -59,7 +59,7 @@ class Encoded:
         _words(self.data, self.offsets, words)
         order = np.argsort(words)
         ordered = words[order]
-        if (ordered[1:] != ordered[:-1]).all():
+        if (ordered[1:] != ordered[:-1]).all() or _ascend(self.data, self.offsets, order):
             return order
         return np.asarray(pc.sort_indices(self.to_arrow()), np.int64)
 
@@ -391,3 +391,22 @@ def _words(data, offsets, words):  # type: ignore[no-untyped-def]
             byte = data[k] if k < offsets[row + 1] else 0
             word = (word << np.uint64(8)) | np.uint64(byte)
         words[row] = word
+
+
+@numba.njit(nogil=True, cache=True)
+def _ascend(data, offsets, order):  # type: ignore[no-untyped-def]
+    """Whether the strings are in ascending order."""
+    for k in range(1, len(order)):
+        a, b = offsets[order[k - 1]], offsets[order[k]]
+        length_a = offsets[order[k - 1] + 1] - a
+        length_b = offsets[order[k] + 1] - b
+        shared = min(length_a, length_b)
+        at = 0
+        while at < shared and data[a + at] == data[b + at]:
+            at += 1
+        if at < shared:
+            if data[a + at] > data[b + at]:
+                return False
+        elif length_a > length_b:
+            return False
+    return True

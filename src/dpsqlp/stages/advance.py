@@ -31,6 +31,7 @@ from dpsqlp.stages.combine import Groups
 from dpsqlp.tables.keys import MARGIN_UNKNOWN, KeyTable
 
 _MARGIN_MIN = -(1 << 30)
+Slots = NDArray[np.int64] | slice  # of released keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,9 @@ def advance(
         table.rows, table.totals, rows, groups.last_vote_step, groups.votes, groups.values, step
     )  # rows with new records, each once
     selected = _select(plan, noises, table, candidates, window, step)  # rows
-    slots = _slots(table, selected)
+    slots: Slots = _slots(table, selected)
     if not plan.rounds:  # keys selected before are released again
-        slots = np.arange(table.released.size)
+        slots = slice(0, table.released.size)
     values = _perturb(plan, noises, table, slots, window, step)
     if plan.rounds:
         _begin_round(table, selected, step)
@@ -154,22 +155,25 @@ def _perturb(
     plan: Plan,
     noises: Mapping[str, Noise],
     table: KeyTable,
-    slots: NDArray[np.int64],
+    slots: Slots,
     window: int,
     step: int,
 ) -> NDArray[np.int64]:
     """Totals plus noise of released keys, in quanta. Their paths advance to `step`."""
     released = table.released
     rows = released.rows[slots]
-    ids = table.ids(rows)
     start = released.at[slots]  # 0 for new keys, and for all keys after a restart
     assert (start < step).all(), "a key has one value of noise for each trigger"
-    stop = np.full(len(slots), step, np.int64)
-    values = np.empty((len(slots), len(plan.calibration.processes)), np.int64)
+    stop = np.full(len(rows), step, np.int64)
+    values = np.empty((len(rows), len(plan.calibration.processes)), np.int64)
+    new = np.arange(released.seeded, released.size)
+    ids = table.ids(released.rows[new])
     for position, calibrated in enumerate(plan.calibration.processes):
         from_selection = calibrated.purpose == SELECTION
         noise = noises[calibrated.purpose]
-        seeds = noise.seeds(ids, window, np.full(len(slots), int(from_selection)))
+        seeds = noise.seeds(ids, window, np.full(len(new), int(from_selection)))
+        released.seeds[position][new] = seeds
+        seeds = released.seeds[position][slots]
         state = released.states[position][slots]
         xi = path_ends(plan.mechanism, noise, seeds, start, stop, state)
         released.states[position][slots] = state
@@ -177,6 +181,7 @@ def _perturb(
         totals = table.rows["count"][rows] if from_selection else table.totals[rows, position]
         values[:, position] = totals + noised  # modulo 2^64
     released.at[slots] = step
+    released.seeded = released.size
     return values
 
 

@@ -132,18 +132,21 @@ class KeyTable(Table):
 class ReleasedKeys:
     """Keys that have been released, in order of their first release, with their noise states."""
 
-    __slots__ = ("at", "rows", "size", "states")
+    __slots__ = ("at", "rows", "seeded", "seeds", "size", "states")
 
     def __init__(self, state_sizes: Sequence[int]) -> None:
         self.size = 0
         self.rows = np.zeros(0, np.int64)
         self.at = np.zeros(0, np.int64)  # the step up to which the paths have been evaluated
         self.states = [np.zeros((0, size), np.float64) for size in state_sizes]
+        self.seeds = [np.zeros((0, 2), np.uint64) for _ in state_sizes]  # of the noise paths
+        self.seeded = 0  # keys whose seeds are known
 
     @property
     def nbytes(self) -> int:
         """Memory in use."""
-        return sum(array[: self.size].nbytes for array in (self.rows, self.at, *self.states))
+        arrays = (self.rows, self.at, *self.states, *self.seeds)
+        return sum(array[: self.size].nbytes for array in arrays)
 
     def append(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The indices of keys released for the first time."""
@@ -152,6 +155,7 @@ class ReleasedKeys:
         self.rows = grown(self.rows, self.size)
         self.at = grown(self.at, self.size)
         self.states = [grown(state, self.size) for state in self.states]
+        self.seeds = [grown(seeds, self.size) for seeds in self.seeds]
         self.rows[slots] = rows
         return slots
 
