@@ -395,6 +395,19 @@ def test_take_and_concatenate(items: list[bytes], data: st.DataObject) -> None:
     assert texts(joined) == [*items, *itertools.chain.from_iterable(parts)]
 
 
+_TAILS = st.binary(max_size=12) | st.lists(st.sampled_from(b"\0a\xff"), max_size=10).map(bytes)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(prefix=st.binary(max_size=20), tails=st.lists(_TAILS, max_size=30))
+def test_order_is_that_of_the_bytes(prefix: bytes, tails: list[bytes]) -> None:
+    """Also where strings share a prefix, differ by trailing zeros alone, or are equal."""
+    items = [prefix + tail for tail in tails]
+    order = Encoded.from_list(items).order()
+    assert [items[position] for position in order] == sorted(items)
+    assert sorted(order) == list(range(len(items)))
+
+
 def test_concatenate_nothing_and_parts_of_a_longer_buffer() -> None:
     """No parts are no strings; bytes before and after a part's own stay out."""
     assert texts(Encoded.concatenate([])) == []
