@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 
 from dpsqlp.accounting import epsilon_of
+from dpsqlp.errors import SqlError
 from dpsqlp.sql import compile_script, explain, explain_text, explain_total, make_plan
+from sql.scripts import SOURCE, sink
 
 FILES = sorted((Path(__file__).parent / "explained").glob("*.sql"))
 WRITE = os.environ.get("DPSQLP_GOLDEN") == "write"
@@ -161,3 +164,35 @@ def test_the_failures_of_closings_add_up() -> None:
 def test_why_there_is_no_closing(name: str, reason: str) -> None:
     query = ACCOUNTS["no_closing", name]
     assert explain(query, make_plan(query))["no_closing"] == reason
+
+
+@pytest.mark.parametrize("per_group", [None, 1, 2, 5])
+@pytest.mark.parametrize("rows", [None, 3, 20])
+@pytest.mark.parametrize("norm", ["1", "1.5", "2", "3", "6.93", "8", "100"])
+def test_examples_of_a_budget_are_within_it(
+    norm: str, rows: int | None, per_group: int | None
+) -> None:
+    """A unit may have what explain says that it may have, and not in one group more."""
+    options = f", max_rows_contributed = {rows}" if rows else ""
+    options += f", max_rows_per_group = {per_group}" if per_group else ""
+    script = SOURCE + sink().replace(
+        "max_rows_contributed = 4", f"max_contribution_norm = {norm}{options}"
+    )
+    square = math.floor(float(norm) ** 2)
+    if (rows or 1) > square or (per_group or 1) > min(rows or square, math.isqrt(square)):
+        with pytest.raises(SqlError, match="a unit never reaches it"):
+            compile_script(script)
+        return
+    compiled = compile_script(script).sinks[0].query
+    text = explain_text("t", compiled, make_plan(compiled))
+    found = re.findall(r"(one row|\d+ rows) in (?:each of (\d+)|one) group", text)
+    assert 1 <= len(found) <= 2
+    caps = compiled.caps
+    for count, groups in found:
+        per = 1 if count == "one row" else int(count.removesuffix(" rows"))
+        many = int(groups or 1)
+        assert per * per * many <= caps.squared_norm
+        assert per * many <= caps.records
+        assert per <= caps.records_per_key
+        more = many + 1
+        assert more * per * per > caps.squared_norm or more * per > caps.records

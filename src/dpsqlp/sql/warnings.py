@@ -12,7 +12,7 @@ _UNITS_PLAUSIBLE = 100_000
 
 def find_warnings(query: Query) -> list[str]:
     """Sentences for `explain` and the first lines of a run."""
-    return [*_epsilon(query), *_delta(query), *_counts(query)]
+    return [*_epsilon(query), *_delta(query), *_norm(query), *_counts(query)]
 
 
 def _epsilon(query: Query) -> list[str]:
@@ -32,6 +32,19 @@ def _delta(query: Query) -> list[str]:
         f"WARNING: delta = {query.delta:g} is not far below one over the number of units: with"
         f" {math.ceil(1 / query.delta):,} of them the promise allows that one is exposed whole."
         " Choose far less than one over their number, for example 1e-9."
+    ]
+
+
+def _norm(query: Query) -> list[str]:
+    """Noise for a unit with all of its rows in one group."""
+    rows = query.caps.records
+    charged = any(process.kind != "distinct" for process in query.processes)
+    if not query.key_names or not charged or rows == 1 or query.caps.squared_norm < rows * rows:
+        return []
+    return [
+        f"HINT: all {rows} rows of a unit may be in one group, and the noise of values is for that."
+        f" max_contribution_norm = {math.ceil(100 * math.sqrt(rows)) / 100:.10g} allows as many in"
+        f" different groups, with {100 / math.sqrt(rows):.0f} % of the noise."
     ]
 
 
