@@ -33,18 +33,12 @@ from support.plans import (
     readable,
     run,
     total,
+    with_thresholds,
 )
 
 BOTH = pytest.mark.parametrize("release", ["every_trigger", "threshold"])
 EMPTY = make_batch()
 EMPTY_PERIODS = make_batch(periods=[])
-
-
-def with_thresholds(plan: Plan, *thresholds: int) -> Plan:
-    selection = plan.calibration.selection
-    assert selection is not None
-    changed = replace(selection, thresholds=thresholds)
-    return replace(plan, calibration=replace(plan.calibration, selection=changed))
 
 
 def process(kind: str, column: int | None = None, sigma: float = SILENT) -> CalibratedProcess:
@@ -59,10 +53,12 @@ def keys(released: Sequence[tuple[int, int, tuple[int, ...]]]) -> list[int]:
 
 
 def test_caps_hold_to_the_record_and_across_triggers() -> None:
-    """C = 3 and c = 2: the third record of a key and the fourth of a unit are dropped."""
-    rows = [(1, 7, 0, 0), (1, 7, 0, 1), (1, 7, 0, 2), (1, 8, 0, 3), (1, 9, 0, 4)]
-    kept = [(0, 7, (2,)), (0, 8, (1,))]
-    plan = make_plan(5, caps=(3, 2, 3))
+    """C = 6 and c = 2: the third record of a key and the seventh of a unit are dropped, though the
+    squares that the caps imply, 12, would allow both.
+    """
+    rows = [(1, key, 0, time) for time, key in enumerate([7, 7, 7, 8, 9, 10, 11, 12])]
+    kept = [(0, 7, (2,)), *((0, key, (1,)) for key in range(8, 12))]
+    plan = make_plan(8, caps=(6, 2, 6))
     assert run(plan, [make_batch(rows)]) == [kept]
     assert run(plan, [make_batch([row]) for row in rows])[-1] == kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,14 @@ def make_plan(
         if public is None
         else tuple(sorted(canonical((key,), ("integer",)) for key in public)),
     )
+
+
+def with_thresholds(plan: Plan, *thresholds: int) -> Plan:
+    """The plan with other thresholds, one for each trigger."""
+    selection = plan.calibration.selection
+    assert selection is not None
+    changed = replace(selection, thresholds=thresholds)
+    return replace(plan, calibration=replace(plan.calibration, selection=changed))
 
 
 def make_batch(

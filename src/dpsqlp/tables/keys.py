@@ -116,6 +116,7 @@ class KeyTable(Table):
         self.totals = grown(self.totals, len(self.rows))
         self.totals[at] = totals
         self.passages.of_row = grown(self.passages.of_row, len(self.rows))
+        self.passages.of_row[at] = 0  # they may be those of an earlier round
         self._append_texts(new_texts, known)
         self.schedule(at[self.rows["due"][at] > step])
         released = at[self.rows["slot"][at] > self.released.size]
