@@ -230,7 +230,7 @@ def test_the_results_page_is_made_from_saved_results(tmp_path: Path) -> None:
     assert f"| half-day keys | – | {paper['half_day_keys']:.0f} |" in page
     assert "## Contribution limit C, `paper`, 3 triggers" in page
     assert "## Norm, `default`, 3 triggers" in page
-    assert "with C = 9; `default` with norm 8 and no other option; `best` with norm 8, C" in page
+    assert "with C = 9; `default` with norm 9 and no other option; `best` with norm 8, C" in page
     assert "Smaller than the paper's day" in page
     assert "| other | 12,345 |" in page
     assert "A note on it." in page

@@ -218,7 +218,7 @@ def trends(
     run_experiment(context, work, as_json, report, save)
 
 
-@app.command(epilog=_example("real ratings.parquet --contributions 17 --default-norm 16 --norm 24"))
+@app.command(epilog=_example("real ratings.parquet --contributions 17 --norm 8"))
 def real(
     context: typer.Context,
     file: Annotated[
@@ -234,8 +234,11 @@ def real(
         int, typer.Option(min=1, help="C, records per unit, of paper, tree and the baselines.")
     ] = 32,
     default_norm: Annotated[
-        float, typer.Option(min=1, help="max_contribution_norm of default, its only option.")
-    ] = 8,
+        float | None,
+        typer.Option(
+            min=1, help="max_contribution_norm of default, its only option.  [default: C]"
+        ),
+    ] = None,
     norm: Annotated[float, typer.Option(min=1, help="max_contribution_norm of best.")] = 8,
     records: Annotated[
         int | None,
@@ -271,7 +274,7 @@ def real(
             file,
             triggers=triggers,
             contributions=contributions,
-            default_norm=default_norm,
+            default_norm=default_norm or contributions,
             best=Options(
                 epsilon,
                 delta,
