@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from mutants.breaks.base import BAD_INPUT, CAPS, INVARIANTS, Break
 
+CLOSES = INVARIANTS + "test_a_closing_is_at_the_last_trigger_with_or_without_records"
+OPEN = INVARIANTS + "test_a_key_that_is_out_is_not_closed_in"
+
 BREAKS = [
     Break(
         "fingerprint of rounded numbers",
@@ -117,8 +120,80 @@ BREAKS = [
         "rows in table order",
         "lemma 24: released rows are sorted by (window, key bytes)",
         "core.py",
-        "    order = order.astype(np.int64)\n",
+        '    order = order[np.argsort(window[order], kind="stable")]\n',
         "    order = np.arange(len(window))\n",
         INVARIANTS + "test_releases_are_in_the_order_of_window_and_key",
+    ),
+    Break(
+        "closing noise from the selection's",
+        "lemma 30: fresh noise, of a purpose of its own",
+        "core.py",
+        "noise = self.noises[CLOSING]",
+        "noise = self.noises[SELECTION]",
+        INVARIANTS + "test_a_closing_has_noise_of_its_own[1]",
+    ),
+    Break(
+        "no closing at a trigger without records",
+        "lemma 31: the closing is at the last trigger, with or without records",
+        "core.py",
+        "window = self.plan.closes(trigger)\n        if window is not None:",
+        "window = self.plan.closes(trigger)\n        if window is not None and len(records):",
+        CLOSES,
+    ),
+    Break(
+        "a closing before the selection of its trigger",
+        "lemma 30: the keys that are selected at T are out",
+        "core.py",
+        "        for table in tables:\n            out.insert(table.released_ids())\n",
+        "        out = state.selected.get(window, out)\n",
+        OPEN,
+    ),
+    Break(
+        "a closing for the units of another period",
+        "lemma 32: the unit state of the window",
+        "core.py",
+        "units = state.units[0 if self.plan.periods is None else window]",
+        "units = state.units[max(state.units)]",
+        INVARIANTS + "test_a_closing_sees_its_window_alone",
+    ),
+    Break(
+        "a closing at every trigger",
+        "lemma 32: the window's last trigger is the last of its units' state",
+        "plan.py",
+        "            return 0 if trigger == self.triggers else None\n",
+        "            return 0\n",
+        INVARIANTS + "test_a_closing_is_at_the_last_trigger_with_or_without_records",
+    ),
+    Break(
+        "a closing a trigger before the last",
+        "lemma 32: the window's last trigger is the last of its units' state",
+        "plan.py",
+        "item, rest = divmod(trigger - self.triggers, self.stride)",
+        "item, rest = divmod(trigger + 1 - self.triggers, self.stride)",
+        INVARIANTS + "test_a_closing_is_at_the_last_trigger_of_each_window",
+    ),
+    Break(
+        "a closing for units that live on",
+        "lemma 32: unit state ends with the window",
+        "plan.py",
+        "        and plan.periods == (None if plan.windows.stride is None else plan.windows)\n",
+        "",
+        INVARIANTS + "test_a_closing_needs_units_that_end_with_the_window",
+    ),
+    Break(
+        "a closing of keys that are selected again",
+        "lemma 31: a key is closed in at a trigger after which its window has none",
+        "plan.py",
+        '        plan.public_keys is None\n        and plan.release == "every_trigger"\n',
+        "        plan.public_keys is None\n",
+        INVARIANTS + "test_a_closing_needs_units_that_end_with_the_window",
+    ),
+    Break(
+        "fingerprint without the closing",
+        "lemma 21: the fingerprint covers every number that shapes noise or data",
+        "plan.py",
+        '            "calibration": asdict(self.calibration),\n',
+        '            "calibration": asdict(self.calibration) | {"closing": None},\n',
+        BAD_INPUT + "test_the_fingerprint_sees_the_last_bit_of_every_number",
     ),
 ]

@@ -5,6 +5,16 @@ from __future__ import annotations
 from mutants.breaks.base import BAD_INPUT, CAPS, INVARIANTS, JOURNAL, SHARED, Break
 
 BOUND = "stages/test_bound.py::"
+EARLY = BOUND + "test_early_bounding_drops_nothing_that_would_be_kept[False]"
+NORM = INVARIANTS + "test_a_norm_holds_to_the_record_and_across_triggers"
+REPEATS = INVARIANTS + "test_a_record_that_repeats_costs_more"
+RESTARTED = JOURNAL + "test_a_restart_remembers_the_norm"
+RECLOSED = JOURNAL + "test_a_restart_between_any_two_triggers_changes_no_closing[64]"
+OPEN = INVARIANTS + "test_a_key_that_is_out_is_not_closed_in"
+SHARES = INVARIANTS + "test_what_is_left_is_shared_over_the_open_keys"
+LEFT = INVARIANTS + "test_kept_records_are_spent"
+VOTES = INVARIANTS + "test_votes_are_spent_whether_they_selected_a_key_or_not"
+OWN_NOISE = INVARIANTS + "test_a_closing_has_noise_of_its_own[1]"
 GRID = INVARIANTS + "test_noise_is_indexed_by_the_grid"
 ONCE = INVARIANTS + "test_a_unit_counts_once_in_a_round"
 LATER_ROUND = INVARIANTS + "test_a_later_round_begins_at_index_one_with_nothing_counted"
@@ -88,16 +98,16 @@ BREAKS = [
         "C off by one",
         "lemma 5: kept iff the unit has fewer than C kept",
         "stages/bound.py",
-        "if units[row].kept >= records_max:",
-        "if units[row].kept > records_max:",
+        "if units[row].kept >= records_max or",
+        "if units[row].kept > records_max or",
         CAPS,
     ),
     Break(
         "c off by one",
         "lemma 5: and fewer than c kept for this (key, window)",
         "stages/bound.py",
-        "if count >= np.uint64(records_per_key_max):",
-        "if count > np.uint64(records_per_key_max):",
+        "if count >= np.uint64(records_per_key_max) or",
+        "if count > np.uint64(records_per_key_max) or",
         CAPS,
     ),
     Break(
@@ -388,7 +398,7 @@ BREAKS = [
         "released only when touched",
         "lemma 15: a key released only when it had new data",
         "stages/advance.py",
-        "slots = np.arange(table.released.size)",
+        "slots = slice(0, table.released.size)",
         'updated = table.rows["updated"][table.released.rows[: table.released.size]]\n'
         "        slots = np.flatnonzero(updated == step)",
         BAD_INPUT + "test_an_empty_micro_batch_is_a_trigger_like_any_other",
@@ -413,8 +423,8 @@ BREAKS = [
         "threshold less one",
         "lemma 13: count + noise >= thr",
         "stages/advance.py",
-        "if keys[row].count + margin >= 0:",
-        "if keys[row].count + margin >= -1:",
+        "while missing > 0 and keys[row].count + missing - 1 + margin >= 0:",
+        "while missing > 0 and keys[row].count + missing + margin >= 0:",
         INVARIANTS + "test_a_key_needs_the_whole_threshold",
     ),
     Break(
@@ -464,5 +474,304 @@ BREAKS = [
         "units[rows[k]].votes += votes[k]",
         "units[rows[k]].votes += 0",
         JOURNAL + "test_a_restart_at_every_trigger_changes_nothing",
+    ),
+    Break(
+        "a repeated record costs one",
+        "lemma 29: a record that would be the (n+1)-th of its key costs 2n + 1",
+        "stages/bound.py",
+        "squares = np.int64(units[row].squares) + 2 * np.int64(count) + 1",
+        "squares = np.int64(units[row].squares) + 1",
+        REPEATS,
+    ),
+    Break(
+        "the norm ignored",
+        "lemma 29: the squares of a unit's numbers of records add up to at most P",
+        "stages/bound.py",
+        " or squares > squares_max:",
+        ":",
+        REPEATS,
+    ),
+    Break(
+        "norm off by one",
+        "lemma 29: the squares of a unit's numbers of records add up to at most P",
+        "stages/bound.py",
+        " or squares > squares_max:",
+        " or squares > squares_max + 1:",
+        NORM,
+    ),
+    Break(
+        "squares not counted",
+        "lemma 29: what a unit has used up is stored",
+        "stages/bound.py",
+        "        units[row].squares = squares\n",
+        "",
+        NORM,
+    ),
+    Break(
+        "a dropped record uses up some of the norm",
+        "lemma 29: a dropped record uses up nothing",
+        "stages/bound.py",
+        " or squares > squares_max:\n            continue\n",
+        " or squares > squares_max:\n            units[row].squares += 1\n            continue\n",
+        NORM,
+    ),
+    Break(
+        "squares forgotten at a restart",
+        "lemma 29: the norm holds across restarts",
+        "stages/bound.py",
+        "        units[rows[k]].squares += 2 * (entries[k] & count_mask) - np.uint64(1)\n",
+        "",
+        RESTARTED + "[64]",
+    ),
+    Break(
+        "squares forgotten in a snapshot",
+        "lemma 29: the norm holds across restarts",
+        "stages/bound.py",
+        '(("kept", kept), ("squares", squares), ("votes", votes))',
+        '(("kept", kept), ("votes", votes))',
+        RESTARTED + "[2]",
+    ),
+    Break(
+        "the keys of units forgotten at a restart",
+        "lemma 32: keys are matched exactly",
+        "stages/bound.py",
+        "    table.insert(new_units)\n    table.keys.insert(new_keys)\n",
+        "    table.insert(new_units)\n",
+        RECLOSED,
+    ),
+    Break(
+        "early bounding stops at the norm",
+        "lemma 27: a unit may have one record of as many keys as the square of its norm",
+        "stages/bound.py",
+        "pairs_max = min(caps.records, caps.squared_norm)",
+        "pairs_max = min(caps.records, math.isqrt(caps.squared_norm))",
+        EARLY,
+    ),
+    Break(
+        "early bounding keeps one record of a key",
+        "lemma 27: a key may have as many records as the norm",
+        "stages/bound.py",
+        "min(caps.records_per_key, math.isqrt(caps.squared_norm))",
+        "min(caps.records_per_key, 1)",
+        EARLY,
+    ),
+    Break(
+        "dropped records leave keys",
+        "lemma 27: the rows of one unit cannot fill the memory",
+        "stages/bound.py",
+        "    kept = np.flatnonzero(rows_of_unknown >= 0)\n"
+        "    new_keys = unknown.ids(kept[np.argsort(rows_of_unknown[kept])])\n",
+        "    kept = np.argsort(np.where(rows_of_unknown < 0, 1 << 40, rows_of_unknown))\n"
+        "    new_keys = unknown.ids(kept)\n",
+        BOUND + "test_with_a_closing_dropped_records_leave_no_key",
+    ),
+    Break(
+        "keys matched by half of their bits",
+        "lemma 32: with a hash, where a weight lands would depend on other units' data",
+        "stages/bound.py",
+        "        tags = table.keys.find(keys)\n",
+        "        _, at, like = np.unique(keys[:, 1], return_index=True, return_inverse=True)\n"
+        "        keys = keys[at[like]]\n"
+        "        tags = table.keys.find(keys)\n",
+        BOUND + "test_with_a_closing_keys_are_told_apart_exactly",
+    ),
+    Break(
+        "keys matched by 32-bit tag",
+        "lemma 32: with a hash, where a weight lands would depend on other units' data",
+        "stages/bound.py",
+        "        tags = table.keys.find(keys)\n",
+        "        tags = np.empty(len(keys), np.int64)\n"
+        "        _hash_pairs(keys, np.take(records.window, members), tags)\n"
+        "        _, at, like = np.unique(tags, return_index=True, return_inverse=True)\n"
+        "        keys = keys[at[like]]\n"
+        "        tags = table.keys.find(keys)\n",
+        BOUND + "test_with_a_closing_keys_are_told_apart_exactly",
+    ),
+    Break(
+        "rho is nu squared",
+        "lemma 30: a unit lays what it has left",
+        "stages/bound.py",
+        "left = budget - vote_cost * units[row].votes - square_cost * units[row].squares",
+        "left = budget",
+        LEFT,
+    ),
+    Break(
+        "kept records left out of rho",
+        "lemma 30: a unit lays what it has left",
+        "stages/bound.py",
+        " - square_cost * units[row].squares",
+        "",
+        LEFT,
+    ),
+    Break(
+        "repeated records counted once in rho",
+        "lemma 30: a unit lays what it has left",
+        "stages/bound.py",
+        " - square_cost * units[row].squares",
+        " - square_cost * units[row].pairs",
+        LEFT,
+    ),
+    Break(
+        "votes left out of rho",
+        "lemma 30: a unit lays what it has left",
+        "stages/bound.py",
+        "left = budget - vote_cost * units[row].votes",
+        "left = budget",
+        VOTES,
+    ),
+    Break(
+        "only votes that selected a key are charged",
+        "lemma 30: votes that selected nothing are spent all the same",
+        "stages/bound.py",
+        "        if found == 0:\n            continue\n",
+        "        left += vote_cost * (units[row].votes - min(pairs - found, units[row].votes))\n"
+        "        if found == 0:\n            continue\n",
+        VOTES,
+    ),
+    Break(
+        "weight sqrt(rho) on each key",
+        "lemma 30: the squares of a unit's weights add up to at most rho",
+        "stages/bound.py",
+        "math.sqrt(left / taken)",
+        "math.sqrt(left)",
+        SHARES,
+    ),
+    Break(
+        "weight not capped",
+        "lemma 31: no weight is above that of a unit with as many open keys",
+        "stages/bound.py",
+        "weights_max[taken - 1]",
+        "1 << 40",
+        INVARIANTS + "test_a_weight_is_at_most_what_a_unit_with_as_many_open_keys_can_have_left",
+    ),
+    Break(
+        "weight shared over more keys than it is laid on",
+        "lemma 31: a unit lays on M keys at most",
+        "stages/bound.py",
+        "math.sqrt(left / taken)",
+        "math.sqrt(left / found)",
+        INVARIANTS + "test_a_unit_lays_on_as_many_keys_as_the_plan_says",
+    ),
+    Break(
+        "the keys that a unit lays on are those that came first",
+        "lemma 30: which keys get weight does not depend on other units",
+        "stages/bound.py",
+        "            _move_smallest(open_keys, found, taken, ids)\n",
+        "            pass\n",
+        INVARIANTS + "test_a_unit_lays_on_as_many_keys_as_the_plan_says",
+    ),
+    Break(
+        "weights on keys that are out",
+        "lemma 30: a key is open while it is not selected",
+        "stages/bound.py",
+        "if slab[place] != 0 and not is_out[key]:",
+        "if slab[place] != 0:",
+        OPEN,
+    ),
+    Break(
+        "a unit with nothing left counts",
+        "lemma 31: a key needs more units that lay on it than the minimum",
+        "stages/bound.py",
+        "        if pairs == 0 or left <= 0:\n            continue\n",
+        "        left = max(left, 1e-9)\n        if pairs == 0:\n            continue\n",
+        INVARIANTS + "test_a_unit_with_nothing_left_lays_nothing",
+    ),
+    Break(
+        "weights only where others are",
+        "lemma 30: a unit's weights depend on its own records and on output",
+        "stages/closing.py",
+        "    units, weight = lay_weights(closing, table, out.find(ids) >= 0)\n",
+        "    is_out = out.find(ids) >= 0\n"
+        "    alone = lay_weights(closing, table, is_out)[0] < 2\n"
+        "    units, weight = lay_weights(closing, table, is_out | alone)\n",
+        INVARIANTS + "test_weights_go_where_nobody_else_is",
+    ),
+    Break(
+        "minimum ignored in the closing",
+        "lemma 31: a key needs more units that lay on it than the minimum",
+        "stages/closing.py",
+        "eligible = np.flatnonzero(units > minimum)",
+        "eligible = np.flatnonzero(units > 0)",
+        INVARIANTS + "test_a_closing_needs_more_units_than_the_minimum",
+    ),
+    Break(
+        "closing's minimum off by one",
+        "lemma 31: a key needs more units that lay on it than the minimum",
+        "stages/closing.py",
+        "eligible = np.flatnonzero(units > minimum)",
+        "eligible = np.flatnonzero(units >= max(minimum, 1))",
+        INVARIANTS + "test_a_closing_needs_more_units_than_the_minimum",
+    ),
+    Break(
+        "closing without noise",
+        "lemma 30: the closing is a Gaussian mechanism",
+        "stages/closing.py",
+        "np.rint(normals / closing.quantum)",
+        "np.rint(0 * normals / closing.quantum)",
+        OWN_NOISE,
+    ),
+    Break(
+        "closing noise shared between keys",
+        "lemma 30: one fresh normal for each key",
+        "stages/closing.py",
+        "noise.seeds(table.ids(eligible), window,",
+        "noise.seeds(0 * table.ids(eligible), window,",
+        OWN_NOISE,
+    ),
+    Break(
+        "closing noise shared between windows",
+        "lemma 30: one fresh normal for each window",
+        "stages/closing.py",
+        "noise.seeds(table.ids(eligible), window,",
+        "noise.seeds(table.ids(eligible), 0,",
+        OWN_NOISE,
+    ),
+    Break(
+        "closing's threshold less one unit's weight",
+        "lemma 31: H + N >= tau",
+        "stages/closing.py",
+        "eligible[noised >= closing.threshold]",
+        "eligible[noised >= closing.threshold - closing.weights_max[0]]",
+        SHARES,
+    ),
+    Break(
+        "a key is released twice at the last trigger",
+        "lemma 32: a key is closed in once",
+        "stages/advance.py",
+        "    slots = _slots(table, rows)\n    values = _perturb(plan, noises, table, slots, window,"
+        " plan.triggers)\n",
+        "    rows = np.concatenate([rows, table.released.rows[: table.released.size]])\n"
+        "    slots = _slots(table, rows)\n"
+        "    table.released.at[slots] = 0\n"
+        "    table.released.states = [0 * state for state in table.released.states]\n"
+        "    values = _perturb(plan, noises, table, slots, window, plan.triggers)\n",
+        OPEN,
+    ),
+    Break(
+        "a record whose period is not its window is kept",
+        "lemma 32: unit state ends with the window",
+        "stages/admit.py",
+        "            keep &= period == window\n",
+        "            pass\n",
+        INVARIANTS + "test_a_record_of_another_period_is_dropped_where_there_is_a_closing",
+    ),
+    Break(
+        "null is zero before centring",
+        "lemma 4: NaN or null value: absent for that aggregate",
+        "stages/admit.py",
+        "        values[absent, position] = ABSENT\n",
+        '        if process.kind == "count":\n'
+        "            values[absent, position] = ABSENT\n"
+        "        else:\n"
+        "            values[absent, position] = -process.center / calibrated.quantum\n",
+        INVARIANTS + "test_null_is_absent_from_a_centred_sum",
+    ),
+    Break(
+        "squares are not lowered",
+        "lemma 4: no record adds more than its bound",
+        "stages/admit.py",
+        "clamped = clamped * clamped - process.half_square",
+        "clamped = clamped * clamped",
+        INVARIANTS + "test_null_is_absent_from_a_centred_sum[squares]",
     ),
 ]

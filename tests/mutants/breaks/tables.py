@@ -30,6 +30,14 @@ BREAKS = [
         JOURNAL + "test_a_restart_at_every_trigger_changes_nothing",
     ),
     Break(
+        "what a path told of an earlier round",
+        "lemma 17: releases equal those of a scan over all keys",
+        "tables/keys.py",
+        "        self.passages.of_row[at] = 0  # they may be those of an earlier round\n",
+        "",
+        "state/test_shards.py::test_a_table_that_missed_a_round_predicts_anew",
+    ),
+    Break(
         "released keys of missed triggers forgotten",
         "lemma 17: a key released only when it had new data",
         "tables/keys.py",
