@@ -13,7 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsqlp.accounting.model import SELECTION, CalibratedProcess, Closing, Process, ReleasePolicy
+from dpsqlp.accounting.model import (
+    CLOSING,
+    SELECTION,
+    CalibratedProcess,
+    Closing,
+    Process,
+    ReleasePolicy,
+)
 from dpsqlp.core import Core, State
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
@@ -636,10 +643,11 @@ def test_a_retry_has_the_same_noise() -> None:
     assert values(plan) == values(plan)
 
 
-def test_two_processes_may_not_name_one_purpose() -> None:
-    """A plan in which two columns would have the same noise is refused."""
+@pytest.mark.parametrize("purpose", ["process/0", CLOSING])
+def test_two_processes_may_not_name_one_purpose(purpose: str) -> None:
+    """A plan in which a column would have the noise of another, or the closing's, is refused."""
     with pytest.raises(PlanError, match="share their noise"):
-        make_plan(1, processes=[loud(1)[0], replace(loud(2)[1], purpose="process/0")])
+        make_plan(1, processes=[loud(1)[0], replace(loud(2)[1], purpose=purpose)])
 
 
 def test_totals_are_not_rounded_before_the_noise() -> None:

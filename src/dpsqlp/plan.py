@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpsqlp.accounting.model import (
+    CLOSING,
     SELECTION,
     CalibratedProcess,
     Calibration,
@@ -24,7 +25,7 @@ from dpsqlp.accounting.model import (
 from dpsqlp.errors import PlanError, StateError
 from dpsqlp.mechanisms import Mechanism, from_parameters
 
-NOISE_VERSION = 1
+NOISE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +236,8 @@ def _validate_noise(plan: Plan) -> None:
             f" {plan.triggers} triggers. Calibrate again."
         )
     purposes = [p.purpose for p in plan.calibration.processes if p.purpose != SELECTION]
-    if len(set(purposes)) != len(purposes):
-        raise PlanError(f"Two processes would share their noise; got the purposes {purposes}.")
+    if CLOSING in purposes or len(set(purposes)) != len(purposes):
+        raise PlanError(f"Processes would share their noise; got the purposes {purposes}.")
     for calibrated in plan.calibration.processes:
         process = calibrated.process
         sums = process.kind in ("sum", "squares")

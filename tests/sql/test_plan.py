@@ -181,5 +181,5 @@ def test_another_noise_version_is_refused() -> None:
     plan = make_plan(query())
     described = json.loads(json.dumps(plan.describe()))
     assert Plan.restore(described) == plan
-    with pytest.raises(StateError, match=r"noise version 2.*Use the version of dpsqlp"):
-        Plan.restore(described | {"noise_version": 2})
+    with pytest.raises(StateError, match=r"noise version 1.*Use the version of dpsqlp"):
+        Plan.restore(described | {"noise_version": 1})
