@@ -62,6 +62,7 @@ class Setting:
     selection_share: float = 0.5
     selection_spending: Spending = "even"
     public: bool = False
+    closing: bool = False
     epsilon: float = 1.0
     delta: float = 0.05
 
@@ -128,6 +129,7 @@ def honest_plan(setting: Setting, keys: int) -> Plan:
         private_keys=not setting.public,
         selection_share=setting.selection_share,
         selection_spending=setting.selection_spending,
+        closing=setting.closing,
     )
     texts = encode([pa.array(np.arange(keys))], keys).to_arrow().to_pylist()
     return Plan(
@@ -163,8 +165,10 @@ def with_thresholds(plan: Plan, thresholds: Sequence[int]) -> Plan:
 
 
 def with_caps(plan: Plan, **caps: int) -> Plan:
-    """A broken build: it enforces other caps than it is calibrated for."""
-    return replace(plan, caps=replace(plan.caps, **caps))
+    """A broken build: it enforces other caps, and the norm that they imply, than it is calibrated
+    for.
+    """
+    return replace(plan, caps=replace(plan.caps, squared_norm=0, **caps))
 
 
 def audit(plan: Plan, placement: Placement, trials: int) -> Verdict:
