@@ -130,6 +130,26 @@ def test_a_sum_beside_an_average() -> None:
     assert got["m"] == pytest.approx(got["s"] / len(values))
 
 
+@pytest.mark.parametrize(
+    ("lower", "upper"),
+    [(0, 1e9), (0, 250_000_000), (0.0001, 0.0002), (-1, 12345.67891), (1e-70, 1e70), (-1e70, 0)],
+)
+def test_bounds_of_any_size_are_released(lower: float, upper: float) -> None:
+    """On a row too: DuckDB reads a number with a point as a decimal, and its products overflow."""
+    bounds = f"contribution_bounds_per_row => ({lower!r}, {upper!r})"
+    kinds = {"a": "AVG", "s": "SUM", "v": "VARIANCE", "p": "VAR_POP", "d": "STDDEV"}
+    aggregates = (f"{kind}(b, {bounds}) AS {name}" for name, kind in kinds.items())
+    compiled = query(f"c, {', '.join(aggregates)}")
+    middle = (lower + upper) / 2
+    values = np.array([lower, middle, upper])
+    (got,) = released(compiled, [release_row(compiled, totals(compiled, values))])
+    assert got["a"] == pytest.approx(middle, rel=1e-6)
+    assert got["s"] == pytest.approx(values.sum(), rel=1e-6)
+    assert got["v"] == pytest.approx(((upper - lower) / 2) ** 2, rel=1e-6)
+    for name in kinds:
+        assert math.isfinite(got[f"{name}_sd"])
+
+
 def test_moments_of_too_little() -> None:
     """No average of nothing, no variance below zero, no value outside the bounds."""
     compiled = query(

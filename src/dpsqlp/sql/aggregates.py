@@ -26,6 +26,7 @@ from dpsqlp.sql.location import Text
 from dpsqlp.sql.relations import Scope, safe, sql
 
 _BOUNDS = "contribution_bounds_per_row"
+_LEAST_BOUND, _LARGEST_BOUND = 1e-70, 1e70  # fourth powers are finite, and larger than 0
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _UNSIGNED = tuple(f"U{kind}" for kind in _INTEGERS)
 _NUMERIC = (*_INTEGERS, *_UNSIGNED, "BOOLEAN", "DECIMAL", "DOUBLE", "FLOAT")
@@ -103,7 +104,8 @@ class Aggregates:
             total = self._process(name, "sum", column, lower, upper)
             return Formula(f"p{total}", f"p{total}_sd", (total,))
         number = self._process(name, "count", column)
-        s, n, m = f"p{centred}", f"p{number}", f"({middle!r})"
+        s, n = f"p{centred}", f"p{number}"
+        m = f"CAST({middle!r} AS DOUBLE)"  # a product of decimals may overflow
         deviation = f"SQRT({s}_sd * {s}_sd + {m} * {m} * {n}_sd * {n}_sd)"
         return Formula(f"({s} + {m} * {n})", deviation, (centred, number))
 
@@ -257,6 +259,13 @@ class Aggregates:
         if len(numbers) != 2 or len(bounds) != 2:
             raise self.text.refuse(pair, "Bounds are a pair of numbers", way_out)
         lower, upper = bounds
+        size = max(abs(lower), abs(upper))
+        if size and not _LEAST_BOUND <= size <= _LARGEST_BOUND:
+            raise self.text.refuse(
+                pair,
+                f"Bounds need a size between {_LEAST_BOUND:g} and {_LARGEST_BOUND:g}",
+                "Choose another unit for the values.",
+            )
         if lower > upper or lower == upper == 0:
             raise self.text.refuse(
                 pair,

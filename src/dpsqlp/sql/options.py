@@ -272,6 +272,12 @@ def _caps(text: Text, clause: PrivacyClause, reader: _Reader) -> ContributionBou
         1,
         squared_norm or 0,
     )
+    if bounds.squared_norm >= (_NORM_MAX + 1) ** 2:
+        raise text.refuse(
+            clause,
+            "The caps allow a unit a norm of 65536 or more, which noise cannot be made for",
+            f"Give {norm}, or a lower max_rows_per_group.",
+        )
     votes = math.isqrt(math.isqrt(bounds.squared_norm - 1)) + 1  # the norm's root, rounded up
     return replace(bounds, selections=reader.integer("max_selections_contributed", votes, most))
 

@@ -144,8 +144,8 @@ def bound(
 
 def bound_early(plan: Plan, records: Records, members: NDArray[np.int64]) -> NDArray[np.int64]:
     """Of the records at these positions, those that `bound` may keep, whatever else their units
-    have: for each (key, window) the first that the bounds allow for one, until a unit has had as
-    many of them as the bounds allow records.
+    have. A unit's j-th record of a (key, window) is kept by `bound` only with the j-th of every
+    (key, window) that had one before: so as many times j, or the square of j, must be allowed.
     """
     table = UnitTable()
     rows, _ = table.insert(np.take(records.unit, members, axis=0))
@@ -154,8 +154,8 @@ def bound_early(plan: Plan, records: Records, members: NDArray[np.int64]) -> NDA
     order = _ordered_by_unit(table, rows, records, members)
     keep = np.zeros(len(members), np.bool_)
     caps = plan.caps
-    pairs_max = min(caps.records, caps.squared_norm)
     records_per_key = min(caps.records_per_key, math.isqrt(caps.squared_norm))
+    pairs_with = np.zeros(records_per_key + 1, np.int64)  # of one unit, by number of records
     done = 0
     while done < len(order):
         done = _apply_early(
@@ -167,7 +167,8 @@ def bound_early(plan: Plan, records: Records, members: NDArray[np.int64]) -> NDA
             done,
             rows,
             tags,
-            (pairs_max, records_per_key),
+            (caps.records, caps.squared_norm),
+            pairs_with,
             keep,
         )
         if done < len(order):
@@ -570,17 +571,27 @@ def _apply(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _apply_early(units, slab, used, free, order, done, rows, tags, bounds, keep):  # type: ignore[no-untyped-def]
+def _apply_early(units, slab, used, free, order, done, rows, tags, bounds, pairs_with, keep):  # type: ignore[no-untyped-def]
     """Decide record by record from `done` on; returns early when the slab is full."""
-    pairs_max, records_per_key_max = bounds
+    records_max, squares_max = bounds
     for position in range(done, len(order)):
         row = rows[order[position]]
-        if units[row].pairs >= pairs_max:
+        if position == 0 or rows[order[position - 1]] != row:
+            count = 1
+            while count < len(pairs_with) and pairs_with[count] > 0:
+                pairs_with[count] = 0
+                count += 1
+        if pairs_with[1] >= min(records_max, squares_max):
             continue
         at = _find_or_add(units, slab, used, free, row, tags[order[position]])
         if at < 0:
             return position
-        if slab[at] & np.uint64(0xFFFFFFFF) < np.uint64(records_per_key_max):
+        count = np.int64(slab[at] & np.uint64(0xFFFFFFFF)) + 1
+        if count >= len(pairs_with):
+            continue
+        pairs = pairs_with[count] + 1
+        if pairs * count <= records_max and pairs * count * count <= squares_max:
+            pairs_with[count] = pairs
             slab[at] += np.uint64(1)
             keep[order[position]] = True
     return len(order)
