@@ -151,7 +151,7 @@ class FileSource(Source[FileOffset, FileRange]):
 
     def read(self, offsets: FileRange | None, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
-        files = unchanged_files(offsets)
+        files = _files(offsets)
         where, spanned = "", None
         if offsets is not None and "span" in offsets and self._timestamp is not None:
             low, high = offsets["span"]
@@ -161,6 +161,8 @@ class FileSource(Source[FileOffset, FileRange]):
                 f" WHERE {column} >= make_timestamp({int(low)})"
                 f" AND {column} < make_timestamp({int(high)})"
             )
+        for file in files:
+            _check_unchanged(file)
         rows = " UNION ALL ".join(self._relations(files, spanned))
         database.execute(
             f"CREATE OR REPLACE TEMP VIEW {quote_identifier(self._source.name)}"
@@ -253,6 +255,7 @@ class FileSource(Source[FileOffset, FileRange]):
     def _has_times_in(self, file: File, low: int, high: int) -> bool:
         """Whether a file can have records of this span; only Parquet files tell."""
         if file not in self._times:
+            _check_unchanged(file)
             self._times[file] = _times(Path(file[0]), str(self._timestamp))
         first, last = self._times[file]
         return first < high and last >= low
