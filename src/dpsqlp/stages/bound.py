@@ -577,10 +577,10 @@ def _apply_early(units, slab, used, free, order, done, rows, tags, bounds, pairs
     for position in range(done, len(order)):
         row = rows[order[position]]
         if position == 0 or rows[order[position - 1]] != row:
-            count = 1
-            while count < len(pairs_with) and pairs_with[count] > 0:
-                pairs_with[count] = 0
-                count += 1
+            number = 1
+            while number < len(pairs_with) and pairs_with[number] > 0:
+                pairs_with[number] = 0
+                number += 1
         if pairs_with[1] >= min(records_max, squares_max):
             continue
         at = _find_or_add(units, slab, used, free, row, tags[order[position]])

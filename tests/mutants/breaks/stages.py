@@ -567,7 +567,7 @@ BREAKS = [
         "early bounding counts the pairs of all units",
         "lemma 27: a unit's records are dropped for its own records",
         "stages/bound.py",
-        "                pairs_with[count] = 0\n",
+        "                pairs_with[number] = 0\n",
         "",
         EARLY,
     ),
