@@ -381,6 +381,28 @@ def test_a_background_job_is_not_ended_by_ctrl_c(tmp_path: Path) -> None:
         assert process.wait(WAIT_SECONDS) == 130
 
 
+# Signals are blocked in the main thread, and so in those that it starts, but not in the first one.
+ANOTHER_THREAD = """
+import signal, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+from dpsqlp.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_that_another_thread_receives_ends_the_run(tmp_path: Path) -> None:
+    """The system chooses the thread, rarely another than the main one, which then sleeps on."""
+    file = tmp_path / "live.sql"
+    file.write_text(LIVE)
+    command = [sys.executable, "-c", ANOTHER_THREAD, "run", str(file)]
+    with started(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        until(lambda: complete(tmp_path), process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_SECONDS) == 130
+
+
 def complete(folder: Path) -> list[Path]:
     return sorted((folder / "out").glob("*.parquet"))
 

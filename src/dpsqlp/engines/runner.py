@@ -17,6 +17,9 @@ from dpsqlp.errors import UnavailableError
 Report = Callable[[str, Progress | UnavailableError], None]
 _PAUSE_US, _PAUSE_US_MAX = 250_000, 10_000_000
 _NEVER = 1 << 62
+# Only the main thread runs Python's signal handlers. If the system gives a signal to another
+# thread, nothing wakes the main thread.
+_SIGNAL_SECONDS = 0.5
 
 
 def run_side_by_side(
@@ -57,7 +60,8 @@ def run_side_by_side(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(_SIGNAL_SECONDS)
     except BaseException:
         stop.set()
         for engine in engines.values():
@@ -103,8 +107,8 @@ def _work(
 def _wait_for_cut(engine: Engine, stop: threading.Event) -> None:
     """Return when another trigger is decided; raise the error that ended the cuts."""
     cuts = engine.cuts
-    cuts.news.clear()
-    if engine.ready or stop.is_set():
+    cuts.news.clear()  # what it told until now is looked at below
+    if engine.ready or stop.is_set() or is_done(engine):
         return
     if cuts.failure is not None:
         raise cuts.failure
