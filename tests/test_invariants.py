@@ -329,6 +329,32 @@ def test_a_key_is_released_when_it_is_due_without_records() -> None:
     assert run(plan, batches) == [[], [(0, 7, (1,))], [(0, 7, (1,))]]
 
 
+@pytest.mark.parametrize(
+    ("others", "trigger", "due"),
+    [
+        (10, 2, 5),
+        (11, 2, 3),
+        (15, 2, 3),
+        (16, 2, 3),
+        (28, 2, 3),
+        (29, 2, 2),
+        (29, 3, 3),
+        (11, 4, 5),
+        (40, 4, 5),
+    ],
+)
+def test_a_due_key_comes_out_earlier_when_many_others_join(
+    others: int, trigger: int, due: int
+) -> None:
+    """One unit is due at trigger 5; thirty pass at trigger 2, and twelve at trigger 3. What the
+    path has told about a few units more is not taken for what it would tell about many.
+    """
+    plan = with_thresholds(make_plan(5), 99, 30, 12, 99, 1)
+    batches = [make_batch([(1, 7, 0, 0)]), EMPTY, EMPTY, EMPTY, EMPTY]
+    batches[trigger - 1] = make_batch([(2 + unit, 7, 0, 0) for unit in range(others)])
+    assert [bool(rows) for rows in run(plan, batches)] == [step >= due for step in range(1, 6)]
+
+
 def test_triggers_without_records_count() -> None:
     """One unit passes at trigger 3 of the grid, whenever its record came."""
     plan = with_thresholds(make_plan(3), 9, 9, 1)
