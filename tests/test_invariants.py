@@ -394,9 +394,12 @@ def test_a_later_round_begins_at_index_one_with_nothing_counted() -> None:
 
 
 def closing_plan(triggers: int = 1, threshold: float = 9000, **more: Any) -> Plan:
-    """A plan whose closing selects what one unit has laid all of its budget on: 10,000."""
+    """A plan whose closing selects what one unit has laid all of its budget on: 10,000. Weights are
+    not capped: what is left alone decides about them.
+    """
     names = {"vote", "square", "keys"} & set(more)
     closing = make_closing(threshold, **{name: more.pop(name) for name in names})
+    closing = replace(closing, weights_max=(1_000_000,) * len(closing.weights_max))
     options: dict[str, Any] = {"threshold": 99, "closing": closing} | more
     return make_plan(triggers, **options)
 
@@ -522,8 +525,8 @@ def test_a_unit_lays_on_as_many_keys_as_the_plan_says() -> None:
 
 
 def test_a_closing_needs_more_units_than_the_minimum() -> None:
-    """However much weight there is."""
-    plan = closing_plan(minimum=1)
+    """However much weight there is: unit 1 lays 7,071 on each of its keys."""
+    plan = closing_plan(threshold=5000, minimum=1)
     assert closed(plan, [(1, 7, 0), (1, 8, 0), (2, 8, 0)]) == [8]
 
 

@@ -714,7 +714,7 @@ BREAKS = [
         "lemma 31: a key needs more units that lay on it than the minimum",
         "stages/bound.py",
         "        if pairs == 0 or left <= 0:\n            continue\n",
-        "        left = max(left, 1e-9)\n        if pairs == 0:\n            continue\n",
+        "        left = max(left, 4.0)\n        if pairs == 0:\n            continue\n",
         INVARIANTS + "test_a_unit_with_nothing_left_lays_nothing",
     ),
     Break(
