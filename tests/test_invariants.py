@@ -329,6 +329,32 @@ def test_a_key_is_released_when_it_is_due_without_records() -> None:
     assert run(plan, batches) == [[], [(0, 7, (1,))], [(0, 7, (1,))]]
 
 
+@pytest.mark.parametrize(
+    ("others", "trigger", "due"),
+    [
+        (10, 2, 5),
+        (11, 2, 3),
+        (15, 2, 3),
+        (16, 2, 3),
+        (28, 2, 3),
+        (29, 2, 2),
+        (29, 3, 3),
+        (11, 4, 5),
+        (40, 4, 5),
+    ],
+)
+def test_a_due_key_comes_out_earlier_when_many_others_join(
+    others: int, trigger: int, due: int
+) -> None:
+    """One unit is due at trigger 5; thirty pass at trigger 2, and twelve at trigger 3. What the
+    path has told about a few units more is not taken for what it would tell about many.
+    """
+    plan = with_thresholds(make_plan(5), 99, 30, 12, 99, 1)
+    batches = [make_batch([(1, 7, 0, 0)]), EMPTY, EMPTY, EMPTY, EMPTY]
+    batches[trigger - 1] = make_batch([(2 + unit, 7, 0, 0) for unit in range(others)])
+    assert [bool(rows) for rows in run(plan, batches)] == [step >= due for step in range(1, 6)]
+
+
 def test_triggers_without_records_count() -> None:
     """One unit passes at trigger 3 of the grid, whenever its record came."""
     plan = with_thresholds(make_plan(3), 9, 9, 1)
@@ -368,9 +394,12 @@ def test_a_later_round_begins_at_index_one_with_nothing_counted() -> None:
 
 
 def closing_plan(triggers: int = 1, threshold: float = 9000, **more: Any) -> Plan:
-    """A plan whose closing selects what one unit has laid all of its budget on: 10,000."""
+    """A plan whose closing selects what one unit has laid all of its budget on: 10,000. Weights are
+    not capped: what is left alone decides about them.
+    """
     names = {"vote", "square", "keys"} & set(more)
     closing = make_closing(threshold, **{name: more.pop(name) for name in names})
+    closing = replace(closing, weights_max=(1_000_000,) * len(closing.weights_max))
     options: dict[str, Any] = {"threshold": 99, "closing": closing} | more
     return make_plan(triggers, **options)
 
@@ -496,8 +525,8 @@ def test_a_unit_lays_on_as_many_keys_as_the_plan_says() -> None:
 
 
 def test_a_closing_needs_more_units_than_the_minimum() -> None:
-    """However much weight there is."""
-    plan = closing_plan(minimum=1)
+    """However much weight there is: unit 1 lays 7,071 on each of its keys."""
+    plan = closing_plan(threshold=5000, minimum=1)
     assert closed(plan, [(1, 7, 0), (1, 8, 0), (2, 8, 0)]) == [8]
 
 

@@ -327,6 +327,7 @@ def test_what_is_spent_contains_the_closing() -> None:
         {"caps": ContributionBounds(2, 2, 1), "selection_share": 1 - 1e-13},
         {"epsilon": 1e-8, "delta": 0.1, "mechanism": mechanism(1)},
         {"epsilon": 1e-9, "delta": 0.1, "mechanism": mechanism(1), "processes": []},
+        {"caps": ContributionBounds(1, 1, 1), "minimum": 3, "selection_spending": "late"},
     ],
 )
 def test_there_is_no_closing_where_nothing_is_left(changes: dict[str, Any]) -> None:

@@ -109,6 +109,20 @@ def test_a_span_is_of_the_files_there_were(suffix: str, tmp_path: Path) -> None:
     assert got == [wanted(LINES[0]), wanted(*LINES[1:3]), wanted(LINES[3])]
 
 
+def test_a_file_that_has_left_a_span_is_refused(tmp_path: Path) -> None:
+    """A retry in another process does not take the times of what is there now for those of the
+    records that it is to read again."""
+    write(tmp_path / "1.parquet", LINES[:1])
+    files = source(tmp_path, "*.parquet", "ts")
+    midnight = 1704067200 * 10**6
+    records = files.replay(files.initial_offset(), (midnight, midnight + 2 * 10**6))
+    assert read(files, records) == wanted(LINES[0])
+    write(tmp_path / "1.parquet", LINES[3:])
+    for again in (files, source(tmp_path, "*.parquet", "ts")):
+        with pytest.raises(SourceError, match=r"1.parquet has changed"):
+            read(again, records)
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "us UTC", "text", "no statistics"])
 def test_a_file_without_times_in_the_span_is_not_missed(unit: str, tmp_path: Path) -> None:
     """What a Parquet file says of its times leaves out files, never records."""

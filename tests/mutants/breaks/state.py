@@ -49,8 +49,8 @@ BREAKS = [
         "cuts kept in memory",
         "lemma 2: a cut is made durable when it is taken",
         "state/journal.py",
-        "self._put(_cut_name(cut.trigger), asdict(cut))",
-        "asdict(cut)",
+        "self._put(_cut_name(cut.trigger), _by_name(cut))",
+        "_by_name(cut)",
         SLOW + "[files-True]",
     ),
     Break(
