@@ -200,12 +200,15 @@ def test_a_squared_norm_fits_the_unit_state_to_the_bit() -> None:
 
 
 def test_a_record_that_repeats_costs_more() -> None:
-    """P = 9 is nine keys with a record each, or one key with three: 1 + 3 + 5."""
+    """P = 9 is nine keys with a record each, or one key with three: 1 + 3 + 5. Of P = 8 the third
+    would take what is not there.
+    """
     plan = make_plan(5, squared_norm=9)
     rows = [(1, 7, 0, time) for time in range(5)]
     assert keys(run(plan, [make_batch([(1, key, 0, key) for key in range(12)])])[0]) == [*range(9)]
     assert run(plan, [make_batch(rows)]) == [[(0, 7, (3,))]]
     assert run(plan, [make_batch([row]) for row in rows])[-1] == [(0, 7, (3,))]
+    assert run(make_plan(5, squared_norm=8), [make_batch(rows)]) == [[(0, 7, (2,))]]
 
 
 def test_a_norm_holds_to_the_record_and_across_triggers() -> None:

@@ -549,11 +549,11 @@ BREAKS = [
         RESTARTED + "[2]",
     ),
     Break(
-        "the keys of units forgotten at a restart",
+        "the keys of units exchanged at a restart",
         "lemma 32: keys are matched exactly",
         "stages/bound.py",
         "    table.insert(new_units)\n    table.keys.insert(new_keys)\n",
-        "    table.insert(new_units)\n",
+        "    table.insert(new_units)\n    table.keys.insert(new_keys[::-1])\n",
         RECLOSED,
     ),
     Break(
