@@ -1,0 +1,250 @@
+"""Figures of an outcome: keys, errors of each aggregate split into noise and cap bias, by size too.
+
+The released values, the totals that were kept and the true totals all go through the query's own
+formulas, so an average's bias is that of the average. A group that is not released counts as 0 in
+the norms l1 and l2, and not at all in medians.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpsqlp.plan import Plan
+from dpsqlp.sql import connect, standard_deviations
+from dpsqlp.sql.query import Output, Query
+from dpsqlp.tuning.sample import Sample
+from dpsqlp.tuning.simulate import Outcome, Shown
+
+Floats = NDArray[np.float64]
+_TINY = 1e-300
+Goal = Literal["live", "l2", "l1", "records", "keys", "half"]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One aggregate of the released groups."""
+
+    name: str
+    released: Floats
+    sd: Floats
+    noise: Floats
+    bias: Floats
+    truth: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of one aggregate. Medians and 90 % quantiles are of sizes, over released groups."""
+
+    name: str
+    sd: float  # the median
+    error: tuple[float, float]  # median, 90 %
+    noise: tuple[float, float]
+    bias: tuple[float, float]
+    coverage: float  # share of released values within 2 sd of the truth
+    l1: float  # over all groups
+    l2: float
+    relative_l1: float  # to the same norm of the truth
+    relative_l2: float
+    half_relative_l2: float  # the same half way through a window
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """Groups of low..high records, and the errors of one aggregate in those that are released."""
+
+    low: int
+    high: int
+    groups: int
+    released: int
+    sd: float
+    noise: float  # median size
+    bias: float  # median, with its sign
+    error: float  # 90 % of sizes are below
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a plan would release. Keys are means over windows."""
+
+    half_keys: float
+    keys: float
+    true_keys: float
+    records: float  # share of the records that are in released groups
+    columns: tuple[Errors, ...]
+
+
+def figures_of(query: Query, sample: Sample, outcome: Outcome) -> Figures:
+    """The figures of an outcome."""
+    plan, windows = outcome.plan, len(np.unique(sample.window))
+    known = outcome.end.group[outcome.end.group >= 0]
+    half = [
+        _norms(values, truth)[1] / max(_length(truth), _TINY)
+        for values, truth in zip(
+            values_of(query, plan, outcome.half),
+            _truth(query, sample, plan, outcome.half.step),
+            strict=True,
+        )
+    ]
+    return Figures(
+        half_keys=len(outcome.half) / windows,
+        keys=len(outcome.end) / windows,
+        true_keys=len(sample.window) / windows,
+        records=float(sample.group_rows[known].sum() / sample.group_rows.sum()),
+        columns=tuple(
+            _errors(values, truth, half_l2)
+            for values, truth, half_l2 in zip(
+                values_of(query, plan, outcome.end),
+                _truth(query, sample, plan, outcome.end.step),
+                half,
+                strict=True,
+            )
+        ),
+    )
+
+
+def values_of(query: Query, plan: Plan, shown: Shown) -> list[Values]:
+    """The aggregates of the released groups, with their errors."""
+    outputs = aggregates(query)
+    released, kept, truth = (
+        evaluate(outputs, plan, totals, shown.step)
+        for totals in (shown.released, shown.kept, shown.truth)
+    )
+    deviations = evaluate(outputs, plan, shown.released, shown.step, deviations=True)
+    return [
+        Values(output.name, value, sd, value - exact, exact - true, true)
+        for output, value, sd, exact, true in zip(
+            outputs, released, deviations, kept, truth, strict=True
+        )
+    ]
+
+
+def aggregates(query: Query) -> list[Output]:
+    """The columns that are aggregates."""
+    return [output for output in query.outputs if output.kind == "aggregate"]
+
+
+def evaluate(
+    outputs: Sequence[Output],
+    plan: Plan,
+    totals: NDArray[np.int64],
+    step: int,
+    *,
+    deviations: bool = False,
+) -> list[Floats]:
+    """Each output, or its standard deviation at a step of the window, from totals in quanta."""
+    if not outputs:
+        return []
+    spread = standard_deviations(plan)[:, step - 1]
+    columns: dict[str, Floats] = {}
+    for number, calibrated in enumerate(plan.calibration.processes):
+        columns[f"p{number}"] = totals[:, number].astype(np.float64) * calibrated.quantum
+        columns[f"p{number}_sd"] = np.full(len(totals), spread[number])
+    chosen = [output.sd_sql if deviations else output.sql for output in outputs]
+    parts = ", ".join(f"coalesce(CAST({sql} AS DOUBLE), 0) AS c{n}" for n, sql in enumerate(chosen))
+    with connect(config={"threads": 1}) as database:
+        database.register("released", pa.table(columns))
+        found = database.sql(f"SELECT {parts} FROM released").to_arrow_table()
+    return [column.to_numpy() for column in found.columns]
+
+
+def by_size(sample: Sample, end: Shown, values: Values) -> list[SizeClass]:
+    """The errors of an aggregate by the number of records of a group: 1 to 9, 10 to 99, and on."""
+    sizes = sample.group_rows
+    rows = np.where(end.group >= 0, sizes[end.group], 0)
+    classes = []
+    low = 1
+    while low <= sizes.max():
+        high = 10 * low - 1
+        members = (rows >= low) & (rows <= high)
+        error = np.abs(values.noise + values.bias)[members]
+        classes.append(
+            SizeClass(
+                low,
+                high,
+                int(((sizes >= low) & (sizes <= high)).sum()),
+                int(members.sum()),
+                _quantile(values.sd[members], 0.5),
+                _quantile(np.abs(values.noise[members]), 0.5),
+                _quantile(values.bias[members], 0.5),
+                _quantile(error, 0.9),
+                _coverage(error, values.sd[members]),
+            )
+        )
+        low *= 10
+    return classes
+
+
+def score(figures: Figures, goal: Goal) -> tuple[float, float]:
+    """What the search makes small: the goal, then the error."""
+    error = _mean([column.relative_l2 for column in figures.columns])
+    match goal:
+        case "live":
+            half = _mean([column.half_relative_l2 for column in figures.columns])
+            return (error + half) / 2, -figures.keys
+        case "keys":
+            return -figures.keys, error
+        case "half":
+            return -figures.half_keys, error
+        case "records":
+            return -figures.records, error
+        case "l1":
+            return _mean([column.relative_l1 for column in figures.columns]), error
+        case "l2":
+            return error, -figures.keys
+
+
+def _truth(query: Query, sample: Sample, plan: Plan, step: int) -> list[Floats]:
+    """The true aggregates of all groups, of the records up to a step."""
+    return evaluate(aggregates(query), plan, sample.truth(plan, step), step)
+
+
+def _norms(values: Values, truth: Floats) -> tuple[float, float]:
+    """l1 and l2 of the error over all groups; `truth` is theirs."""
+    error, found = np.abs(values.noise + values.bias), np.abs(values.truth)
+    l1 = error.sum() + max(np.abs(truth).sum() - found.sum(), 0.0)
+    squares = (error**2).sum() + max((truth**2).sum() - (found**2).sum(), 0.0)
+    return float(l1), math.sqrt(squares)
+
+
+def _errors(values: Values, truth: Floats, half_relative_l2: float) -> Errors:
+    """`truth` is that of all groups."""
+    error = np.abs(values.noise + values.bias)
+    l1, l2 = _norms(values, truth)
+    return Errors(
+        values.name,
+        _quantile(values.sd, 0.5),
+        (_quantile(error, 0.5), _quantile(error, 0.9)),
+        (_quantile(np.abs(values.noise), 0.5), _quantile(np.abs(values.noise), 0.9)),
+        (_quantile(np.abs(values.bias), 0.5), _quantile(np.abs(values.bias), 0.9)),
+        _coverage(error, values.sd),
+        l1,
+        l2,
+        l1 / max(float(np.abs(truth).sum()), _TINY),
+        l2 / max(_length(truth), _TINY),
+        half_relative_l2,
+    )
+
+
+def _length(vector: Floats) -> float:
+    return float(np.sqrt((vector**2).sum()))
+
+
+def _coverage(error: Floats, sd: Floats) -> float:
+    return float((error <= 2 * sd).mean()) if len(error) else float("nan")
+
+
+def _quantile(sizes: Floats, share: float) -> float:
+    return float(np.quantile(sizes, share)) if len(sizes) else float("nan")
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0
