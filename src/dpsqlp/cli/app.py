@@ -232,7 +232,7 @@ def tune(
         typer.Option(
             help="What to make best: the l2 error of values over all groups, half way and at the"
             " end of a window (live); at the end, that error (l2), the l1 error, the rows in"
-            " released groups (records), or released groups (keys); released groups half way (half)."
+            " released groups (records), or released groups (keys); those released half way (half)."
             "  [default: live; keys if there are no values]"
         ),
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 from collections.abc import Sequence
@@ -133,8 +134,8 @@ def _read(file: Path, sink: str | None) -> tuple[str, SinkDef]:
     from dpsqlp.sql import compile_script, read_file
 
     read_file(file)  # refused in words if it is not UTF-8
-    text = file.read_bytes().decode("utf-8")  # line ends and a byte order mark stay as they are
-    program = compile_script(text.removeprefix("\ufeff"), folder=str(file.parent))
+    text = file.read_bytes().decode("utf-8-sig")  # with its line ends
+    program = compile_script(text, folder=str(file.parent))
     known = {one.name.lower(): one for one in program.sinks}
     if sink is None and len(known) == 1:
         return text, program.sinks[0]
@@ -147,8 +148,9 @@ def _read(file: Path, sink: str | None) -> tuple[str, SinkDef]:
 
 def _write(file: Path, text: str) -> None:
     """Replace a script at once: a write that ends half way leaves the old one."""
+    mark = codecs.BOM_UTF8 if file.read_bytes().startswith(codecs.BOM_UTF8) else b""
     written = file.with_name(f".{file.name}.writing")
-    written.write_bytes(text.encode())
+    written.write_bytes(mark + text.encode())
     written.chmod(file.stat().st_mode & 0o7777)
     written.replace(file.resolve())
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpsqlp.plan import Plan
 from dpsqlp.sql import connect, standard_deviations
-from dpsqlp.sql.query import Output, Query
+from dpsqlp.sql.query import Query
 from dpsqlp.tuning.sample import Sample
 from dpsqlp.tuning.simulate import Outcome, Shown
 
@@ -82,78 +82,84 @@ class Figures:
     columns: tuple[Errors, ...]
 
 
+class Formulas:
+    """A query's aggregates, from totals in quanta: as the release query computes them."""
+
+    def __init__(self, query: Query) -> None:
+        self.outputs = [output for output in query.outputs if output.kind == "aggregate"]
+        self._database = connect(config={"threads": 1})
+
+    def __enter__(self) -> Formulas:
+        """Close the database at the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def values_of(self, plan: Plan, shown: Shown) -> list[Values]:
+        """The aggregates of the released groups, with their errors."""
+        released, kept, truth = (
+            self.evaluate(plan, totals, shown.step)
+            for totals in (shown.released, shown.kept, shown.truth)
+        )
+        deviations = self.evaluate(plan, shown.released, shown.step, deviations=True)
+        return [
+            Values(output.name, value, sd, value - exact, exact - true, true)
+            for output, value, sd, exact, true in zip(
+                self.outputs, released, deviations, kept, truth, strict=True
+            )
+        ]
+
+    def evaluate(
+        self, plan: Plan, totals: NDArray[np.int64], step: int, *, deviations: bool = False
+    ) -> list[Floats]:
+        """Each aggregate, or its standard deviation, at a step of the window."""
+        if not self.outputs:
+            return []
+        spread = standard_deviations(plan)[:, step - 1]
+        columns: dict[str, Floats] = {}
+        for number, calibrated in enumerate(plan.calibration.processes):
+            columns[f"p{number}"] = totals[:, number].astype(np.float64) * calibrated.quantum
+            columns[f"p{number}_sd"] = np.full(len(totals), spread[number])
+        chosen = [output.sd_sql if deviations else output.sql for output in self.outputs]
+        parts = ", ".join(
+            f"coalesce(CAST({sql} AS DOUBLE), 0) AS c{n}" for n, sql in enumerate(chosen)
+        )
+        self._database.register("released", pa.table(columns))
+        found = self._database.sql(f"SELECT {parts} FROM released").to_arrow_table()
+        return [column.to_numpy() for column in found.columns]
+
+
 def figures_of(query: Query, sample: Sample, outcome: Outcome) -> Figures:
     """The figures of an outcome."""
     plan, windows = outcome.plan, len(np.unique(sample.window))
     known = outcome.end.group[outcome.end.group >= 0]
-    half = [
-        _norms(values, truth)[1] / max(_length(truth), _TINY)
-        for values, truth in zip(
-            values_of(query, plan, outcome.half),
-            _truth(query, sample, plan, outcome.half.step),
-            strict=True,
+    with Formulas(query) as formulas:
+        (half, half_truth), (end, truth) = (
+            (
+                formulas.values_of(plan, shown),
+                formulas.evaluate(plan, sample.truth(plan, shown.step), shown.step),
+            )
+            for shown in (outcome.half, outcome.end)
         )
+    half_l2 = [
+        _norms(values, true)[1] / max(_length(true), _TINY)
+        for values, true in zip(half, half_truth, strict=True)
     ]
     return Figures(
         half_keys=len(outcome.half) / windows,
         keys=len(outcome.end) / windows,
         true_keys=len(sample.window) / windows,
         records=float(sample.group_rows[known].sum() / sample.group_rows.sum()),
-        columns=tuple(
-            _errors(values, truth, half_l2)
-            for values, truth, half_l2 in zip(
-                values_of(query, plan, outcome.end),
-                _truth(query, sample, plan, outcome.end.step),
-                half,
-                strict=True,
-            )
-        ),
+        columns=tuple(map(_errors, end, truth, half_l2)),
     )
 
 
 def values_of(query: Query, plan: Plan, shown: Shown) -> list[Values]:
     """The aggregates of the released groups, with their errors."""
-    outputs = aggregates(query)
-    released, kept, truth = (
-        evaluate(outputs, plan, totals, shown.step)
-        for totals in (shown.released, shown.kept, shown.truth)
-    )
-    deviations = evaluate(outputs, plan, shown.released, shown.step, deviations=True)
-    return [
-        Values(output.name, value, sd, value - exact, exact - true, true)
-        for output, value, sd, exact, true in zip(
-            outputs, released, deviations, kept, truth, strict=True
-        )
-    ]
-
-
-def aggregates(query: Query) -> list[Output]:
-    """The columns that are aggregates."""
-    return [output for output in query.outputs if output.kind == "aggregate"]
-
-
-def evaluate(
-    outputs: Sequence[Output],
-    plan: Plan,
-    totals: NDArray[np.int64],
-    step: int,
-    *,
-    deviations: bool = False,
-) -> list[Floats]:
-    """Each output, or its standard deviation at a step of the window, from totals in quanta."""
-    if not outputs:
-        return []
-    spread = standard_deviations(plan)[:, step - 1]
-    columns: dict[str, Floats] = {}
-    for number, calibrated in enumerate(plan.calibration.processes):
-        columns[f"p{number}"] = totals[:, number].astype(np.float64) * calibrated.quantum
-        columns[f"p{number}_sd"] = np.full(len(totals), spread[number])
-    chosen = [output.sd_sql if deviations else output.sql for output in outputs]
-    parts = ", ".join(f"coalesce(CAST({sql} AS DOUBLE), 0) AS c{n}" for n, sql in enumerate(chosen))
-    with connect(config={"threads": 1}) as database:
-        database.register("released", pa.table(columns))
-        found = database.sql(f"SELECT {parts} FROM released").to_arrow_table()
-    return [column.to_numpy() for column in found.columns]
+    with Formulas(query) as formulas:
+        return formulas.values_of(plan, shown)
 
 
 def by_size(sample: Sample, end: Shown, values: Values) -> list[SizeClass]:
@@ -200,11 +206,6 @@ def score(figures: Figures, goal: Goal) -> tuple[float, float]:
             return _mean([column.relative_l1 for column in figures.columns]), error
         case "l2":
             return error, -figures.keys
-
-
-def _truth(query: Query, sample: Sample, plan: Plan, step: int) -> list[Floats]:
-    """The true aggregates of all groups, of the records up to a step."""
-    return evaluate(aggregates(query), plan, sample.truth(plan, step), step)
 
 
 def _norms(values: Values, truth: Floats) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from dpsqlp.mechanisms import Mechanism
 from dpsqlp.plan import Plan
 from dpsqlp.sources.files import FileSource, UnusableFileError
 from dpsqlp.sql import make_plan
-from dpsqlp.sql.overlap import shared_file
+from dpsqlp.sql.overlap import files_at, shared_file
 from dpsqlp.sql.plan import fit_mechanism
 from dpsqlp.sql.query import Query
 from dpsqlp.tuning.replay import assign_triggers
@@ -109,6 +109,8 @@ def read_sample(
     """Run the row part on the files of a sample. `folder` is where the script's paths start."""
     _check_query(query)
     pattern = _pattern(path)
+    if not files_at(pattern, ""):
+        raise SourceError(f"No file matches the sample {path}. Give a file, a pattern or a folder.")
     if shared_file([pattern], query.source, str(folder)) is not None:
         raise SourceError(
             f"The sample {path} has files of {query.source.name}, the query's own source. Options"
