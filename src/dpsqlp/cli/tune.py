@@ -148,11 +148,12 @@ def _read(file: Path, sink: str | None) -> tuple[str, SinkDef]:
 
 def _write(file: Path, text: str) -> None:
     """Replace a script at once: a write that ends half way leaves the old one."""
+    file = file.resolve()  # a link stays one
     mark = codecs.BOM_UTF8 if file.read_bytes().startswith(codecs.BOM_UTF8) else b""
     written = file.with_name(f".{file.name}.writing")
     written.write_bytes(mark + text.encode())
     written.chmod(file.stat().st_mode & 0o7777)
-    written.replace(file.resolve())
+    written.replace(file)
 
 
 def _words(text: str) -> list[str]:
@@ -183,18 +184,16 @@ def _show(console: Console, table: Table) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title=table.title,
-        title_justify="left",
-    )
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for position, head in enumerate(table.heads):
         grid.add_column(Text(head), justify="left" if position == 0 else "right", overflow="fold")
     for row in table.rows:
         grid.add_row(*map(Text, row))
-    console.print(grid)
+    with console.capture() as drawn:
+        console.print(grid)
+    lines = [line.rstrip() for line in drawn.get().splitlines()]
+    _say(console, table.title)
+    typer.echo("\n".join(lines))
 
 
 def _picture(console: Console, title: str, rows: Sequence[Bar]) -> None:

@@ -52,7 +52,7 @@ class Errors:
     l1: float  # over all groups
     l2: float
     relative_l1: float  # to the same norm of the truth
-    relative_l2: float
+    relative_l2: float  # with the noise's variance for its square, which is less a matter of luck
     half_relative_l2: float  # the same half way through a window
 
 
@@ -143,10 +143,7 @@ def figures_of(query: Query, sample: Sample, outcome: Outcome) -> Figures:
             )
             for shown in (outcome.half, outcome.end)
         )
-    half_l2 = [
-        _norms(values, true)[1] / max(_length(true), _TINY)
-        for values, true in zip(half, half_truth, strict=True)
-    ]
+    half_l2 = [_relative_l2(values, true) for values, true in zip(half, half_truth, strict=True)]
     return Figures(
         half_keys=len(outcome.half) / windows,
         keys=len(outcome.end) / windows,
@@ -212,8 +209,18 @@ def _norms(values: Values, truth: Floats) -> tuple[float, float]:
     """l1 and l2 of the error over all groups; `truth` is theirs."""
     error, found = np.abs(values.noise + values.bias), np.abs(values.truth)
     l1 = error.sum() + max(np.abs(truth).sum() - found.sum(), 0.0)
-    squares = (error**2).sum() + max((truth**2).sum() - (found**2).sum(), 0.0)
-    return float(l1), math.sqrt(squares)
+    return float(l1), math.sqrt((error**2).sum() + _missing(values, truth))
+
+
+def _relative_l2(values: Values, truth: Floats) -> float:
+    """The l2 error that is expected of the released groups, relative to the truth."""
+    squares = (values.sd**2 + values.bias**2).sum() + _missing(values, truth)
+    return math.sqrt(squares) / max(_length(truth), _TINY)
+
+
+def _missing(values: Values, truth: Floats) -> float:
+    """The sum of the squares of groups that are not released."""
+    return max(float((truth**2).sum() - (values.truth**2).sum()), 0.0)
 
 
 def _errors(values: Values, truth: Floats, half_relative_l2: float) -> Errors:
@@ -230,7 +237,7 @@ def _errors(values: Values, truth: Floats, half_relative_l2: float) -> Errors:
         l1,
         l2,
         l1 / max(float(np.abs(truth).sum()), _TINY),
-        l2 / max(_length(truth), _TINY),
+        _relative_l2(values, truth),
         half_relative_l2,
     )
 

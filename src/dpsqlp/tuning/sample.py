@@ -102,17 +102,6 @@ class Sample:
         rows = np.flatnonzero(chosen[self.unit])
         return self._take(rows, self.unit[rows], self.units, None)
 
-    def halves(self, seed: int) -> tuple[Sample, Sample]:
-        """The records of a random half of the units, and those of the other half."""
-        chosen = np.zeros(self.units, bool)
-        chosen[np.random.default_rng(seed).permutation(self.units)[: self.units // 2]] = True
-        mask = chosen[self.unit]
-        first, second = (np.flatnonzero(rows) for rows in (mask, ~mask))
-        return (
-            self._take(first, self.unit[first], self.units, None),
-            self._take(second, self.unit[second], self.units, None),
-        )
-
     def resampled(self, units: int, seed: int, core: Core) -> Sample:
         """So many units drawn with replacement, each with all its records and a new identity."""
         order = np.argsort(self.unit, kind="stable")

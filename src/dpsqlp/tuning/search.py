@@ -57,9 +57,10 @@ class Space:
     def of(cls, simulation: Simulation) -> Space:
         """Norms up to those of all but the most active thousandth of the units."""
         query, sample = simulation.query, simulation.sample
-        members = sample.unit * np.int64(len(sample.window)) + sample.group
+        periods, period = np.unique(sample.records.period, return_inverse=True)
+        members = (sample.unit * len(periods) + period) * len(sample.window) + sample.group
         codes, counts = np.unique(members, return_counts=True)
-        unit = codes // len(sample.window)
+        unit = codes // len(sample.window)  # in a period
         squares = np.bincount(unit, counts.astype(np.float64) ** 2)
         groups = np.bincount(unit)
         now = Candidate.of(query)
