@@ -164,25 +164,26 @@ def by_size(sample: Sample, end: Shown, values: Values) -> list[SizeClass]:
     sizes = sample.group_rows
     rows = np.where(end.group >= 0, sizes[end.group], 0)
     classes = []
-    low = 1
-    while low <= sizes.max():
-        high = 10 * low - 1
+    for digits in range(len(str(sizes.max()))):
+        low, high = 10**digits, 10 ** (digits + 1) - 1
+        groups = int(((sizes >= low) & (sizes <= high)).sum())
+        if not groups:
+            continue
         members = (rows >= low) & (rows <= high)
-        error = np.abs(values.noise + values.bias)[members]
+        error, sd = np.abs(values.noise + values.bias)[members], values.sd[members]
         classes.append(
             SizeClass(
                 low,
                 high,
-                int(((sizes >= low) & (sizes <= high)).sum()),
+                groups,
                 int(members.sum()),
-                _quantile(values.sd[members], 0.5),
+                _quantile(sd, 0.5),
                 _quantile(np.abs(values.noise[members]), 0.5),
                 _quantile(values.bias[members], 0.5),
                 _quantile(error, 0.9),
-                _coverage(error, values.sd[members]),
+                _coverage(error, sd),
             )
         )
-        low *= 10
     return classes
 
 
