@@ -601,7 +601,7 @@ def test_an_interrupted_tune_ends_cleanly(tuned: Path) -> None:
     """Ctrl-C: exit code 130, no traceback, and the script as it was."""
     sample = str(tuned.parent / "sample.parquet")
     words = [*COMMAND, "tune", str(tuned), "--sample", sample, "--candidates", "4000", "--write"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    with started(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("round 1"):

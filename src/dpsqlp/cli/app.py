@@ -218,7 +218,7 @@ SimulationThreads = Annotated[int, typer.Option(min=1, help="Number of threads."
 
 @app.command(
     epilog="**Examples:**\n\n"
-    "dpsqlp tune views.sql --sample last-year/*.parquet\n\n"
+    "dpsqlp tune views.sql --sample 'last-year/*.parquet'\n\n"
     "dpsqlp tune views.sql --sample generated.csv --units 1000000 --goal keys --write\n\n"
     "dpsqlp tune views.sql --sample survey.parquet --epsilons 1,2,4 --html tuning.html"
 )
@@ -282,7 +282,7 @@ def tune(
 
 
 @app.command(
-    epilog="**Example:**\n\ndpsqlp preview views.sql --sample last-year/*.parquet --units 1000000"
+    epilog="**Example:**\n\ndpsqlp preview views.sql --sample 'last-year/*.parquet' --units 1000000"
 )
 def preview(
     file: Script,
