@@ -65,16 +65,11 @@ File = tuple[str, int, int]  # name, size, time of change; a list in JSON
 
 
 class UnusableFileError(SourceError):
-    """A file that a trigger cannot read. `fact` says why."""
+    """A file that a trigger cannot read. `fact` says which, and why."""
 
-    def __init__(self, name: str, why: str) -> None:
-        self.fact = f"the file {name} {why}"
-        super().__init__(
-            f"The file {name} {why}. The trigger has not run. On event time, replace the file. In"
-            " processing time, leave it behind with --leave-behind-unprotected and add a complete"
-            " file under another name. Write files elsewhere, and rename them when they are"
-            " complete."
-        )
+    def __init__(self, fact: str, way_out: str) -> None:
+        self.fact = fact
+        super().__init__(f"{fact}. {way_out}")
 
 
 class FileOffset(TypedDict, total=False):
@@ -220,21 +215,21 @@ class FileSource(Source[FileOffset, FileRange]):
         self._check_place(Path(file[0]))
         found = _identify(file[0])
         if found[1:] == _GONE:
-            raise UnusableFileError(file[0], "has vanished")
+            raise _unusable(file[0], "has vanished")
         if found != file:
-            raise UnusableFileError(file[0], "has changed since its trigger was due")
+            raise _unusable(file[0], "has changed since its trigger was due")
         try:
             self._shape(file)
         except FileNotFoundError:
-            raise UnusableFileError(file[0], "has vanished") from None
+            raise _unusable(file[0], "has vanished") from None
 
     def _check_place(self, path: Path) -> None:
         """Refuse a file that the database could not open."""
         name = os.fsencode(path).decode(errors="replace")
         if name != str(path):
-            raise UnusableFileError(name, "has a name that is not UTF-8")
+            raise _unusable(name, "has a name that is not UTF-8")
         if not path.resolve().is_relative_to(self._folder().resolve()):
-            raise UnusableFileError(
+            raise _unusable(
                 name, f"is a link out of {self._folder()}, the only folder that is read"
             )
 
@@ -245,10 +240,10 @@ class FileSource(Source[FileOffset, FileRange]):
             known = {name.lower() for name in names or ()}
             missing = [name for name, _ in self._source.columns if name.lower() not in known]
             if names is not None and missing:
-                raise UnusableFileError(file[0], f"lacks the columns {missing} of the source")
+                raise _unusable(file[0], f"lacks the columns {missing} of the source")
             for name, kind in self._source.columns:
                 if kind.upper().startswith("TIMESTAMP") and _has_integers(shape, name):
-                    raise UnusableFileError(
+                    raise _unusable(
                         file[0],
                         f"has integers in {name}, which is declared {kind} and would be null on"
                         f" every row; declare it BIGINT and, for milliseconds, write"
@@ -256,7 +251,7 @@ class FileSource(Source[FileOffset, FileRange]):
                     )
             if shape[0] == ".parquet" and shape not in self._layouts:
                 for name, has, kind in _impossible_casts(file[0], self._source.columns):
-                    raise UnusableFileError(
+                    raise _unusable(
                         file[0],
                         f"has {has} in {name}, which is declared {kind} and would be null on every"
                         " row; declare the type it has, and convert it in the query",
@@ -306,7 +301,7 @@ def _find_layout(path: Path) -> tuple[Shape, list[str] | None]:
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError):
-            raise UnusableFileError(str(path), "is not a complete Parquet file") from None
+            raise _unusable(str(path), "is not a complete Parquet file") from None
         return (suffix, tuple(f"{field.name} {field.type}" for field in schema)), schema.names
     if suffix in _DELIMITERS:
         with path.open("rb") as file:
@@ -314,13 +309,11 @@ def _find_layout(path: Path) -> tuple[Shape, list[str] | None]:
         try:
             names = next(csv.reader([line.rstrip("\r\n")], delimiter=_DELIMITERS[suffix]), [])
         except csv.Error:
-            raise UnusableFileError(
-                str(path), "has no header line that ends in a line feed"
-            ) from None
+            raise _unusable(str(path), "has no header line that ends in a line feed") from None
         return (suffix, tuple(names)), names
     if suffix in _JSON:
         return (suffix, ()), None
-    raise UnusableFileError(str(path), f"has none of the suffixes {', '.join(sorted(_SUFFIXES))}")
+    raise _unusable(str(path), f"has none of the suffixes {', '.join(sorted(_SUFFIXES))}")
 
 
 def _impossible_casts(
@@ -333,7 +326,7 @@ def _impossible_casts(
                 f"DESCRIBE FROM read_parquet({quote_text(escape(path))}, hive_partitioning = false)"
             ).fetchall()
         except duckdb.Error:
-            raise UnusableFileError(path, "is not a Parquet file that DuckDB can read") from None
+            raise _unusable(path, "is not a Parquet file that DuckDB can read") from None
         types = {row[0].lower(): row[1] for row in reversed(described)}
         for name, kind in columns:
             has = types.get(name.lower(), kind)
@@ -410,6 +403,15 @@ def _identify(name: str) -> File:
     except FileNotFoundError:
         return (name, *_GONE)
     return name, status.st_size, status.st_mtime_ns
+
+
+def _unusable(name: str, why: str) -> UnusableFileError:
+    return UnusableFileError(
+        f"The file {name} {why}",
+        "The trigger has not run. On event time, replace the file. In processing time, leave it"
+        " behind with --leave-behind-unprotected and add a complete file under another name. Write"
+        " files elsewhere, and rename them when they are complete.",
+    )
 
 
 def unchanged_files(offsets: FileRange | None) -> list[File]:

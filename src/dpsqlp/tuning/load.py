@@ -131,8 +131,8 @@ def read_sample(
             batches = rows.run(whole, None, collected)
     except UnusableFileError as error:
         raise SourceError(
-            f"The sample cannot be used: {error.fact}. Give files with the columns of"
-            f" {query.source.name}, by name."
+            f"{error.fact}. The sample cannot be used: give files with the columns that"
+            f" {query.source.name} declares, by name and type."
         ) from None
     except duckdb.Error as error:
         raise SourceError(
