@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpsqlp.api import Release, Stream, open  # noqa: A004
+    from dpsqlp.api import Release, Stream, open, preview, tune  # noqa: A004
 
-__all__ = ["Release", "Stream", "open"]
+__all__ = ["Release", "Stream", "open", "preview", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -36,6 +36,10 @@ from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sinks.published import other_release, release_digest
 from dpsqlp.sources.python_frames import PythonSource, arrow_table
 from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
+from dpsqlp.tuning.figures import Goal
+from dpsqlp.tuning.load import read_sample
+from dpsqlp.tuning.preview import Preview, preview_query
+from dpsqlp.tuning.tune import Tuning, check_goal, default_goal, tune_query
 
 _SHOWN_ROWS = 20
 
@@ -78,6 +82,64 @@ def open(  # noqa: A001  read as dpsqlp.open
         threads=threads,
     )
     return Stream(chosen.name, engine, session)
+
+
+def tune(
+    sql: str | os.PathLike[str],
+    sample: str | os.PathLike[str],
+    *,
+    sink: str | None = None,
+    units: int | None = None,
+    goal: Goal | None = None,
+    candidates: int = 40,
+    epsilons: Sequence[float] = (),
+    intervals: Sequence[str] = (),
+    tables: Mapping[str, Any] | None = None,
+    seed: int = 1,
+    threads: int = 2,
+) -> Tuning:
+    """Search the norm, the votes and the share of selection that suit a sample.
+
+    `sample` names files that one may look at, with the columns of the source; `units` is the number
+    of units of the real stream, drawn from the sample's. Options chosen by looking at the private
+    stream itself are outside the promise.
+    """
+    text, folder, chosen = _script(sql, sink, tables)
+    wanted = goal or default_goal(chosen.query)
+    check_goal(chosen.query, wanted)
+    rows = read_sample(
+        chosen.query, os.fspath(sample), folder, units=units, seed=seed, threads=threads
+    )
+    return tune_query(
+        text,
+        chosen,
+        rows,
+        wanted,
+        candidates=candidates,
+        seed=seed,
+        threads=threads,
+        epsilons=epsilons,
+        intervals=intervals,
+        report=lambda *_: None,
+    )
+
+
+def preview(
+    sql: str | os.PathLike[str],
+    sample: str | os.PathLike[str],
+    *,
+    sink: str | None = None,
+    units: int | None = None,
+    tables: Mapping[str, Any] | None = None,
+    seed: int = 1,
+    threads: int = 2,
+) -> Preview:
+    """The table that a query would give on a sample, beside the truth: noise and cap bias apart."""
+    _, folder, chosen = _script(sql, sink, tables)
+    rows = read_sample(
+        chosen.query, os.fspath(sample), folder, units=units, seed=seed, threads=threads
+    )
+    return preview_query(chosen, rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -282,6 +344,17 @@ def read_script(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:
         return sql, None
     file = Path(sql)
     return read_file(file), file
+
+
+def _script(
+    sql: str | os.PathLike[str], sink: str | None, tables: Mapping[str, Any] | None
+) -> tuple[str, Path, SinkDef]:
+    """The text of a script, the folder where its paths start, and the chosen sink."""
+    text, file = read_script(sql)
+    folder = Path() if file is None else file.parent
+    public = {name: arrow_table(frame) for name, frame in (tables or {}).items()}
+    program = compile_script(text, tables=public, folder=str(folder))
+    return text, folder, choose(program.sinks, sink)
 
 
 def choose(sinks: tuple[SinkDef, ...], name: str | None) -> SinkDef:

@@ -66,7 +66,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     code = f"import sys, dpsqlp; print([m for m in '{heavy}'.split() if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
-    assert {"open", "Stream", "Release"} <= set(dir(dpsqlp))
+    assert {"open", "Stream", "Release", "preview", "tune"} <= set(dir(dpsqlp))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dpsqlp.nothing
 
@@ -305,3 +305,19 @@ def test_one_thread_at_a_time_runs_triggers(
         monkeypatch.setattr(stream._engine, "step", meanwhile)
         assert "/home" in counts(stream.trigger())
         assert refused
+
+
+def test_tune_and_preview_from_python(tmp_path: Path) -> None:
+    """As on the command line: options and a script with them; a table beside the truth."""
+    users = [user for user in range(600) for _ in range(3)]
+    table = pa.table({"url": [f"/{user % 3}" for user in users], "user_id": users, "ts": users})
+    table = table.set_column(2, "ts", table.column("ts").cast(pa.timestamp("s")))
+    pq.write_table(table, tmp_path / "sample.parquet")
+    sql = SQL.replace("max_rows_contributed = 1", "max_contribution_norm = 1")
+    sample = tmp_path / "sample.parquet"
+    tuning = dpsqlp.tune(sql, sample, candidates=24, epsilons=[1.0])
+    assert tuning.clause in tuning.script
+    assert tuning.best.candidate.squared_norm > 1
+    before, after = (dpsqlp.preview(text, sample) for text in (sql, tuning.script))
+    assert after.figures.columns[0].bias[0] < before.figures.columns[0].bias[0]
+    assert before.table.column("views_truth").to_pylist() == [600.0] * 3

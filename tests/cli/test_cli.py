@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,8 @@ def released(folder: Path) -> dict[str, bytes]:
 def test_every_command_and_option_has_help() -> None:
     root: Any = typer.main.get_command(app)
     assert root.help
-    assert set(root.commands) == {"run", "explain", "inspect", "serve", "demo", "experiment"}
+    known = {"run", "explain", "tune", "preview", "inspect", "serve", "demo", "experiment"}
+    assert set(root.commands) == known
     experiments = {f"experiment {n}": c for n, c in root.commands["experiment"].commands.items()}
     commands = root.commands | experiments
     for name, command in commands.items():
@@ -502,3 +503,112 @@ def test_a_run_begins_with_its_warnings(script: Path) -> None:
     assert [line["event"] for line in said[:2]] == ["open", "warning"]
     assert said[1]["message"].startswith("WARNING: epsilon = 12 is above 10.")
     assert said[1]["message"] in call("explain", script).stdout
+
+
+TUNED = f"""{FILES}CREATE SINK popular WITH (connector = 'parquet', path = 'out') AS
+SELECT WITH DIFFERENTIAL_PRIVACY
+  OPTIONS (epsilon = 4, delta = 1e-6, privacy_unit_column = user_id, max_contribution_norm = 1)
+  url, COUNT(*) AS views
+FROM page_views
+{REPLAY}"""
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """A script to be tuned, beside a sample: users with four views each of one of three pages."""
+    users = [user for user in range(3 * USERS) for _ in range(4)]
+    begin = datetime(2024, 1, 1)
+    table = pa.table(
+        {
+            "url": [f"/{user % 3}" for user in users],
+            "user_id": users,
+            "ts": pa.array([begin + timedelta(seconds=n) for n in range(len(users))]),
+        }
+    )
+    pq.write_table(table, tmp_path / "sample.parquet")
+    file = tmp_path / "tuned.sql"
+    file.write_text(TUNED)
+    return file
+
+
+def test_tune_recommends_options(tuned: Path) -> None:
+    """A clause to paste, tables, a picture, and what the figures do not show."""
+    sample, page = str(tuned.parent / "sample.parquet"), tuned.parent / "page.html"
+    words = ["tune", str(tuned), "--sample", sample, "--candidates", "8", "--epsilons", "2,8"]
+    ran = CliRunner().invoke(app, [*words, "--intervals", "20 minutes", "--html", str(page)])
+    assert ran.exit_code == 0, ran.output
+    for shown in (
+        "OPTIONS (epsilon = 4, delta = 1e-6",
+        "Candidates by live",
+        "The best candidate by epsilon",
+        "The best candidate by interval",
+        "outside the promise",
+        "░",
+    ):
+        assert shown in ran.stdout
+    assert "round 1 of 3" in ran.stderr
+    assert page.read_text().startswith("<!doctype html>")
+    assert tuned.read_text() == TUNED
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_tune_writes_the_options_alone(tuned: Path, mark: str) -> None:
+    """With --write the clause changes; a byte order mark, line ends and the rest stay."""
+    tuned.write_bytes((mark + TUNED.replace("\n", "\r\n")).encode())
+    tuned.chmod(0o640)
+    sample = str(tuned.parent / "sample.parquet")
+    words = ["tune", str(tuned), "--sample", sample, "--candidates", "8", "--write", "--json"]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 0, ran.output
+    clause = json.loads(ran.stdout)["recommended"]["clause"]
+    text = tuned.read_bytes().decode()
+    before, _, rest = TUNED.replace("\n", "\r\n").partition("OPTIONS (")
+    after = rest.partition("max_contribution_norm = 1)")[2]
+    assert text == mark + before + clause + after
+    assert tuned.stat().st_mode & 0o777 == 0o640
+    [sink] = dpsqlp.sql.compile_script(text.removeprefix("\ufeff")).sinks
+    assert sink.query.caps.squared_norm > 1
+
+
+def test_preview_shows_noise_and_cap_bias(tuned: Path) -> None:
+    """A norm of 1 keeps one of four views: the bias is three quarters, in no error bar."""
+    words = ["preview", str(tuned), "--sample", str(tuned.parent / "sample.parquet")]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 0, ran.output
+    assert "Errors of views by the number of rows of a group" in ran.stdout
+    body = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert [row["views_truth"] for row in body["rows"]] == [4.0 * USERS] * 3
+    assert [row["views_bias"] for row in body["rows"]] == [-3.0 * USERS] * 3
+    assert body["figures"]["columns"][0]["coverage"] == 0.0
+
+
+@pytest.mark.parametrize("command", ["tune", "preview"])
+def test_tune_and_preview_refuse_in_words(command: str, script: Path, tuned: Path) -> None:
+    """The query's own files, a sink that is not there, a sample that is not there."""
+    own = str(tuned.parent / "events" / "a.parquet")
+    sample = str(tuned.parent / "sample.parquet")
+    for words, said in (
+        (["--sample", own], "outside the promise"),
+        (["--sample", "nowhere.csv"], "No file matches the sample"),
+        (["--sample", sample, "--sink", "x"], "Give one with --sink."),
+    ):
+        ran = CliRunner().invoke(app, [command, str(tuned), *words])
+        assert ran.exit_code == 1, ran.output
+        assert said in ran.stderr
+
+
+def test_an_interrupted_tune_ends_cleanly(tuned: Path) -> None:
+    """Ctrl-C: exit code 130, no traceback, and the script as it was."""
+    sample = str(tuned.parent / "sample.parquet")
+    words = [*COMMAND, "tune", str(tuned), "--sample", sample, "--candidates", "4000", "--write"]
+    with started(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("round 1"):
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(WAIT_SECONDS) == 130
+    assert "Interrupted." in rest
+    assert "Traceback" not in rest
+    assert tuned.read_text() == TUNED

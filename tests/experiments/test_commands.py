@@ -165,6 +165,17 @@ def test_real(tmp_path: Path) -> None:
         assert "at most 1" in refused.stderr
 
 
+def test_real_may_be_tuned_on_one_half_of_the_units(tmp_path: Path) -> None:
+    """The other half is measured, so the halves have all units between them."""
+    write_day(tmp_path, 2000, 20, 1)
+    file = tmp_path / "part-00000.parquet"
+    body = answer("real", file, "--triggers", "3", "--tuned")
+    assert [row["method"] for row in body["rows"]][4] == "tuned"
+    assert 800 < body["units"] < 1200
+    assert body["tuned_norm"] >= 1
+    assert "other half" in body["notes"][1]
+
+
 def test_scale() -> None:
     body = answer("scale", "--keys", "320", "--records", "160")
     kinds = [row["by"] for row in body["rows"]]

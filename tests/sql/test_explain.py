@@ -18,9 +18,11 @@ import pytest
 from dpsqlp.accounting import epsilon_of
 from dpsqlp.errors import SqlError
 from dpsqlp.sql import compile_script, explain, explain_text, explain_total, make_plan
+from dpsqlp.sql.explain import units_needed
 from sql.scripts import SOURCE, sink
 
-FILES = sorted((Path(__file__).parent / "explained").glob("*.sql"))
+EXPLAINED = Path(__file__).parent / "explained"
+FILES = sorted(EXPLAINED.glob("*.sql"))
 WRITE = os.environ.get("DPSQLP_GOLDEN") == "write"
 
 
@@ -196,3 +198,21 @@ def test_examples_of_a_budget_are_within_it(
         assert per <= caps.records_per_key
         more = many + 1
         assert more * per * per > caps.squared_norm or more * per > caps.records
+
+
+def test_the_units_that_a_group_needs_follow_from_the_noise() -> None:
+    """One unit fewer is not enough for the probability; noise is rounded to whole units."""
+    plan = make_plan(compile_script((EXPLAINED / "closing.sql").read_text()).sinks[0].query)
+    selection = plan.calibration.selection
+    assert selection is not None
+    needed = units_needed(plan)
+    assert [row["trigger"] for row in needed] == [1, 2, 4]
+    for row in needed:
+        deviation = selection.sigma * math.sqrt(plan.mechanism.variance[row["trigger"] - 1])
+        threshold = selection.thresholds[row["trigger"] - 1]
+        for name, probability in (("half", 0.5), ("sure", 0.99)):
+            reached = [
+                NormalDist(0, deviation).cdf(units - threshold + 0.5)
+                for units in (row[name] - 1, row[name])
+            ]
+            assert reached[0] < probability <= reached[1]

@@ -193,6 +193,124 @@ def explain(
         typer.echo(explanation(file, as_json), nl=False)
 
 
+Sample = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        help="Data that one may look at: a file, a pattern or a folder of Parquet, CSV or JSON"
+        " Lines files with the columns of the source.",
+    ),
+]
+SinkName = Annotated[
+    str | None, typer.Option(help="The sink, if the script has several.", metavar="NAME")
+]
+Units = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Units of the real stream: so many are drawn from the sample with replacement, each"
+        " with all of its rows.  [default: those of the sample]",
+    ),
+]
+SimulationSeed = Annotated[int, typer.Option(help="Seed of the search and of simulated noise.")]
+SimulationThreads = Annotated[int, typer.Option(min=1, help="Number of threads.")]
+
+
+@app.command(
+    epilog="**Examples:**\n\n"
+    "dpsqlp tune views.sql --sample 'last-year/*.parquet'\n\n"
+    "dpsqlp tune views.sql --sample generated.csv --units 1000000 --goal keys --write\n\n"
+    "dpsqlp tune views.sql --sample survey.parquet --epsilons 1,2,4 --html tuning.html"
+)
+def tune(
+    file: Script,
+    sample: Sample,
+    sink: SinkName = None,
+    units: Units = None,
+    goal: Annotated[
+        Literal["live", "l2", "l1", "records", "keys", "half"] | None,
+        typer.Option(
+            help="What to make best: the l2 error of values over all groups, half way and at the"
+            " end of a window (live); at the end, that error (l2), the l1 error, the rows in"
+            " released groups (records), or released groups (keys); those released half way (half)."
+            "  [default: live; keys if there are no values]"
+        ),
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=8, help="Candidates to try.")] = 40,
+    epsilons: Annotated[
+        str, typer.Option(metavar="LIST", help="Also show what other budgets give: 1,2,4.")
+    ] = "",
+    intervals: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="Also show what other intervals give: '15 minutes, 1 hour'."
+        ),
+    ] = "",
+    seed: SimulationSeed = 1,
+    threads: SimulationThreads = 2,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Put the options into FILE.sql; nothing else in it changes."),
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="File for an HTML page of the result.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
+) -> None:
+    """Find the norm, the votes and the share of selection that suit a sample.
+
+    The sample is data that one may look at; it goes through the query and the real core. Options
+    chosen by looking at the private stream itself are outside the promise.
+    """
+    from dpsqlp.cli.tune import run_tune
+
+    run_tune(
+        file,
+        sample,
+        sink=sink,
+        units=units,
+        goal=goal,
+        candidates=candidates,
+        seed=seed,
+        threads=threads,
+        epsilons=epsilons,
+        intervals=intervals,
+        write=write,
+        html=html,
+        as_json=as_json,
+    )
+
+
+@app.command(
+    epilog="**Example:**\n\ndpsqlp preview views.sql --sample 'last-year/*.parquet' --units 1000000"
+)
+def preview(
+    file: Script,
+    sample: Sample,
+    sink: SinkName = None,
+    units: Units = None,
+    seed: SimulationSeed = 1,
+    threads: SimulationThreads = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
+) -> None:
+    """Show the table that a query would give on a sample, beside the truth.
+
+    Errors are split into noise, which `_sd` measures, and cap bias, from rows that a unit's budget
+    drops, which no error bar shows.
+    """
+    from dpsqlp.cli.tune import run_preview
+
+    run_preview(
+        file,
+        sample,
+        sink=sink,
+        units=units,
+        seed=seed,
+        threads=threads,
+        as_json=as_json,
+    )
+
+
 @app.command(epilog="**Example:**\n\ndpsqlp inspect views.state")
 def inspect(
     state: Annotated[

@@ -35,8 +35,8 @@ def run_experiment(
             from dpsqlp.experiments.plots import check_available
 
             check_available()
-        with _progress() as progress:
-            result = replace(work(progress), command=_command(context))
+        with progress() as report_progress:
+            result = replace(work(report_progress), command=_command(context))
         if save is not None:
             print(f"Saved {result.save(save)}", file=sys.stderr)
         if report is not None:
@@ -90,7 +90,7 @@ def _show(result: Result) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[ReportProgress]:
+def progress() -> Iterator[ReportProgress]:
     """A progress bar on a terminal; otherwise a line for each run."""
     from rich import progress as bars
     from rich.console import Console

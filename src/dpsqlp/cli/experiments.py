@@ -253,6 +253,14 @@ def real(
     selection_spending: Annotated[
         Literal["even", "late"], typer.Option(help="group_selection_spending of best.")
     ] = "late",
+    tuned: Annotated[
+        bool,
+        typer.Option(
+            "--tuned",
+            help="Also run what `dpsqlp tune` finds on a random half of the units; all methods then"
+            " run on the other half.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the baselines' noise.")] = 1,
     threads: Threads = 2,
     as_json: Json = False,
@@ -285,6 +293,7 @@ def real(
                 selection_share=selection_share,
                 selection_spending=selection_spending,
             ),
+            tuned=tuned,
             seed=seed,
             threads=threads,
             report=progress,

@@ -105,7 +105,8 @@ def _what_you_see(unit: str, numbers: dict[str, Any]) -> list[str]:
     sentences = [
         "The error bar of a value extends two standard deviations of the added noise to either"
         " side. Over all values, released or not, about 19 in 20 bars contain the exact value of"
-        " the counted records.",
+        " the counted records. Records that the budget of their"
+        f" {unit} drops are in no bar.",
         *_last_table(numbers),
     ]
     selection = numbers["selection"]

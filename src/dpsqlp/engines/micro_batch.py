@@ -43,10 +43,10 @@ def admit_batches(
         rows += piece.num_rows
         held.append(_shortened(core.admit(micro_batch(piece), trigger)))
         if sum(map(_size, held)) > limit:
-            held = [_bounded(core.plan, _concatenated(held))]
+            held = [_bounded(core.plan, concatenate(held))]
             size = memory_limit.check_size(_size(held[0]))
             limit = min(max(_HELD_BYTES, 2 * size), memory_limit.BATCH_BYTES_MAX)
-    return rows, _concatenated(held)
+    return rows, concatenate(held)
 
 
 def in_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -112,7 +112,8 @@ def _bounded(plan: Plan, records: Records) -> Records:
     return replace(part, key_text=part.key_text.take(used), text=text)
 
 
-def _concatenated(parts: list[Records]) -> Records:
+def concatenate(parts: list[Records]) -> Records:
+    """The records of several pieces; with each key's text once if texts are long."""
     parts = [part for part in parts if len(part)] or parts[:1]
     if len(parts) == 1:
         return parts[0]

@@ -36,7 +36,7 @@ class ReleaseQuery:
 
     def run(self, release: TriggerRelease) -> pa.Table:
         """The released rows, after HAVING, ORDER BY and LIMIT."""
-        self._database.register("released", self._columns(release))
+        self._database.register("released", self.columns(release))
         return self._database.sql(self._query.release_sql).to_arrow_table()
 
     def empty(self) -> pa.Table:
@@ -45,7 +45,7 @@ class ReleaseQuery:
         values = np.empty((0, len(self._plan.calibration.processes)), np.int64)
         return self.run(TriggerRelease(0, none, none, Encoded.from_list(()), values))
 
-    def _columns(self, release: TriggerRelease) -> pa.Table:
+    def columns(self, release: TriggerRelease) -> pa.Table:
         """The table that `release_sql` reads."""
         rows, window = len(release), self._query.window
         columns: dict[str, Any] = {"window_number": release.window}

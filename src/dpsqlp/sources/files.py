@@ -64,6 +64,14 @@ Shape = tuple[str, tuple[str, ...]]  # suffix and columns
 File = tuple[str, int, int]  # name, size, time of change; a list in JSON
 
 
+class UnusableFileError(SourceError):
+    """A file that a trigger cannot read. `fact` says which, and why."""
+
+    def __init__(self, fact: str, way_out: str) -> None:
+        self.fact = fact
+        super().__init__(f"{fact}. {way_out}")
+
+
 class FileOffset(TypedDict, total=False):
     """The names of the files taken so far; on event time all files, fixed at the first trigger."""
 
@@ -397,11 +405,12 @@ def _identify(name: str) -> File:
     return name, status.st_size, status.st_mtime_ns
 
 
-def _unusable(name: str, why: str) -> SourceError:
-    return SourceError(
-        f"The file {name} {why}. The trigger has not run. On event time, replace the file. In"
-        " processing time, leave it behind with --leave-behind-unprotected and add a complete file"
-        " under another name. Write files elsewhere, and rename them when they are complete."
+def _unusable(name: str, why: str) -> UnusableFileError:
+    return UnusableFileError(
+        f"The file {name} {why}",
+        "The trigger has not run. On event time, replace the file. In processing time, leave it"
+        " behind with --leave-behind-unprotected and add a complete file under another name. Write"
+        " files elsewhere, and rename them when they are complete.",
     )
 
 

@@ -9,6 +9,8 @@ The numbers of `explain`:
     quantum      totals and noise are whole multiples of it
     standard_deviation   of the released noise at each trigger of a window, sigma * b(i)
     thresholds   what a key's noisy number of units must reach at each trigger to be released
+    units_needed   with so many votes a key is selected at that trigger with probability 1/2, and
+                 with 0.99: at the first, the middle and the last trigger of a window
     spending     of failure_per_vote over the triggers, `even` or `late`
     max_contribution_norm   with all caps: the root of the largest sum of the squares of a unit's
                  numbers of rows per (group, window)
@@ -24,6 +26,7 @@ delta = delta_gaussian + delta_votes + delta_closing; delta_threshold is the sum
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import Any
 
 from dpsqlp.plan import Plan
@@ -52,6 +55,7 @@ def explain(query: Query, plan: Plan) -> dict[str, Any]:
             "min_privacy_units_per_group": chosen.minimum + 1,
             "standard_deviation": [chosen.sigma * math.sqrt(v) for v in mechanism.variance],
             "thresholds": list(chosen.thresholds),
+            "units_needed": units_needed(plan),
         }
     return {
         "epsilon": calibration.epsilon,
@@ -102,6 +106,23 @@ def explain(query: Query, plan: Plan) -> dict[str, Any]:
         "warnings": find_warnings(query),
         "fingerprint": plan.fingerprint.hex(),
     }
+
+
+def units_needed(plan: Plan) -> list[dict[str, int]]:
+    """How many units select a group, as far as the noise tells: the smallest that will show."""
+    selection = plan.calibration.selection
+    if selection is None:
+        return []
+    far = NormalDist().inv_cdf(0.99)
+    needed = []
+    for trigger in sorted({1, (plan.triggers + 1) // 2, plan.triggers}):
+        exact = selection.thresholds[trigger - 1] - 0.5  # noise is rounded to whole units
+        deviation = selection.sigma * math.sqrt(plan.mechanism.variance[trigger - 1])
+        half, sure = (
+            max(selection.minimum + 1, math.ceil(exact + more)) for more in (0.0, far * deviation)
+        )
+        needed.append({"trigger": trigger, "half": half, "sure": sure})
+    return needed
 
 
 def _window(query: Query) -> dict[str, str] | None:

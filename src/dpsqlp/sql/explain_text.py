@@ -9,7 +9,7 @@ from dpsqlp.accounting.composition import compose
 from dpsqlp.accounting.model import ContributionBounds, Process
 from dpsqlp.plan import Plan
 from dpsqlp.sql.emit import duration
-from dpsqlp.sql.explain import find_unprotected, why_no_closing
+from dpsqlp.sql.explain import find_unprotected, units_needed, why_no_closing
 from dpsqlp.sql.overlap import shared_groups
 from dpsqlp.sql.query import Hop, Query
 from dpsqlp.sql.warnings import find_warnings
@@ -235,8 +235,28 @@ def _keys(query: Query, plan: Plan) -> str:
     return (
         f"A group ({', '.join(query.key_names)}) is released once its number of units, with noise"
         f" of standard deviation {_deviations(plan, selection.sigma)}, reaches"
-        f" {_by_trigger(selection.thresholds, str)}{least}. {after}"
+        f" {_by_trigger(selection.thresholds, str)}{least}. {after} {_smallest(plan)}"
     )
+
+
+def _smallest(plan: Plan) -> str:
+    """The smallest group that will show."""
+    places, halves, sures = [], [], []
+    for needed in units_needed(plan):
+        number = needed["trigger"]
+        last = "the last trigger" if plan.triggers > 1 else "the trigger"
+        places.append(last if number == plan.triggers else f"trigger {number}")
+        halves.append(str(needed["half"]))
+        sures.append(str(needed["sure"]))
+    return (
+        f"At {_listed(places)}, {_listed(halves)} units that have voted for it by then select it"
+        f" with probability 1/2, {_listed(sures)} with probability 0.99."
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _closing(query: Query, plan: Plan) -> list[str]:

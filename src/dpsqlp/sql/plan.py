@@ -23,14 +23,13 @@ from dpsqlp.plan import Plan, WindowSchedule
 from dpsqlp.sql.query import Query
 
 
-def make_plan(query: Query) -> Plan:
-    """Fit the mechanism, calibrate, and freeze.
+def make_plan(query: Query, mechanism: Mechanism | None = None) -> Plan:
+    """Fit the mechanism, unless it is given, calibrate, and freeze.
 
     For a new pipeline only: a stored plan is read back, since a fit elsewhere may differ in its
     last digits.
     """
-    mechanism: Mechanism
-    mechanism = Tree(query.triggers) if query.mechanism == "tree" else fit_blt(query.triggers)
+    mechanism = mechanism or fit_mechanism(query)
     calibration = calibrate(
         epsilon=query.epsilon,
         delta=query.delta,
@@ -56,6 +55,11 @@ def make_plan(query: Query) -> Plan:
         calibration=calibration,
         public_keys=query.public_keys,
     )
+
+
+def fit_mechanism(query: Query) -> Mechanism:
+    """The mechanism that a query names, for its number of triggers."""
+    return Tree(query.triggers) if query.mechanism == "tree" else fit_blt(query.triggers)
 
 
 def window_grid(query: Query) -> WindowSchedule:

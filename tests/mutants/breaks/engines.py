@@ -176,8 +176,8 @@ BREAKS = [
         "the rows of one unit fill the memory",
         "lemma 27: one row cannot exhaust the memory and stop the run",
         "engines/micro_batch.py",
-        "held = [_bounded(core.plan, _concatenated(held))]",
-        "held = [_concatenated(held)]",
+        "held = [_bounded(core.plan, concatenate(held))]",
+        "held = [concatenate(held)]",
         PIECES + "test_one_unit_does_not_fill_the_memory",
     ),
     Break(

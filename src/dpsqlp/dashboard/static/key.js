@@ -85,7 +85,7 @@ function plotted(sink, series, column, read) {
 function legend(series, column) {
   const entries = [
     h("li", { class: "line" }, "released value"),
-    h("li", { class: "area" }, "± 2 standard deviations of the noise"),
+    h("li", { class: "area" }, "± 2 standard deviations of the noise alone"),
     series.threshold[column] ? h("li", { class: "dash" }, "threshold for the key to appear by votes") : null,
   ];
   return h("ul", { class: "legend" }, entries);

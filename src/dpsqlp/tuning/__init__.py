@@ -1,0 +1,1 @@
+"""Options from a sample: a simulation through the real core, a search, and reports."""
