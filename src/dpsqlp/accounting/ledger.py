@@ -230,9 +230,13 @@ class Ledger:
             error = epsilon * FLOAT_SHARE
             nu = nu_of(epsilon - error, gaussian * math.exp(-error)) if epsilon else 0.0
             tried = replace(entry, squared_nu=nu * nu, float_error=error)
-            return epsilon <= self.budget.epsilon and all(self._fits(tried, s) for s in before)
+            return all(self._fits(tried, spent) for spent in before)
 
         return bisect(fits)[0] if fits(0.0) else 0.0
+
+    def left(self, entry: Entry) -> float:
+        """What is left in the fullest ledger period that an entry meets; see `Spending.left`."""
+        return min(spent.left(self.budget) for spent in self._fullest(entry))
 
     def _fullest(self, entry: Entry) -> list[Spending]:
         """What is entered where an entry could be too much: the sum over the ledger periods that
@@ -247,7 +251,6 @@ class Ledger:
 
     def _does_not_fit(self, entry: Entry, before: list[Spending]) -> BudgetError:
         budget, units = self.budget, entry.units(self.budget.per_us)
-        left = min(spent.left(budget) for spent in before)
         largest = self.largest_epsilon(entry)
         times = "" if units == 1 else f", charged for {units} units in each ledger period"
         advice = (
@@ -260,7 +263,7 @@ class Ledger:
             )
         return BudgetError(
             f"{entry.sink} does not fit the budget of ({budget.epsilon:g}, {budget.delta:g}): got"
-            f" ({entry.epsilon:g}, {entry.delta:g}){times}, where epsilon {down(left)} is left for"
+            f" ({entry.epsilon:g}, {entry.delta:g}){times}, where epsilon {down(self.left(entry))} is left for"
             f" one Gaussian mechanism at delta {budget.delta:g}. Nothing was read, released or"
             f" entered. {advice}"
         )

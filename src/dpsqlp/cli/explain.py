@@ -76,7 +76,7 @@ def _entries(budget: BudgetDef, sinks: _Sinks) -> dict[str, dict[str, Any]]:
             "squared_nu": spent.squared_nu,
             "failures": spent.failures,
             "epsilon_float": spent.float_error,
-            "left": ledger.spending(ledger.period(now)).left(ledger.budget),
+            "left": ledger.left(entry),
             "refused": refused,
         }
     return found

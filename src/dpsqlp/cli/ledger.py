@@ -21,7 +21,6 @@ from dpsqlp.ledgers.base import LedgerStore, read_ledger, update_ledger
 from dpsqlp.ledgers.factory import make_store
 from dpsqlp.ledgers.file import LedgerFile
 from dpsqlp.sql import compile_budgets, read_file, unit_text
-from dpsqlp.sql.emit import duration
 from dpsqlp.sql.query import BudgetDef
 
 
@@ -80,8 +79,7 @@ def _text(name: str, ledger: Ledger, now: int) -> str:
     lines.append(("left", f"epsilon {down(spent.left(budget))} for one Gaussian mechanism"))
     parts = ["\n".join([name, *(f"  {label:<8}{text}" for label, text in lines)])]
     current = ledger.entries_in(period)
-    for entry in ledger.entries:
-        parts.append(_entry_text(entry, entry in current, ledger))
+    parts += [_entry_text(entry, entry in current, ledger) for entry in ledger.entries]
     return "\n\n".join(parts) + "\n"
 
 
