@@ -251,6 +251,7 @@ class Ledger:
 
     def _does_not_fit(self, entry: Entry, before: list[Spending]) -> BudgetError:
         budget, units = self.budget, entry.units(self.budget.per_us)
+        left = down(min(spent.left(budget) for spent in before))
         largest = self.largest_epsilon(entry)
         times = "" if units == 1 else f", charged for {units} units in each ledger period"
         advice = (
@@ -263,9 +264,9 @@ class Ledger:
             )
         return BudgetError(
             f"{entry.sink} does not fit the budget of ({budget.epsilon:g}, {budget.delta:g}): got"
-            f" ({entry.epsilon:g}, {entry.delta:g}){times}, where epsilon {down(self.left(entry))} is left for"
-            f" one Gaussian mechanism at delta {budget.delta:g}. Nothing was read, released or"
-            f" entered. {advice}"
+            f" ({entry.epsilon:g}, {entry.delta:g}){times}, where epsilon {left} is left for one"
+            f" Gaussian mechanism at delta {budget.delta:g}. Nothing was read, released or entered."
+            f" {advice}"
         )
 
     @staticmethod
