@@ -150,8 +150,7 @@ def test_explain_says_what_would_be_entered_and_enters_nothing(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert said.rstrip().splitlines()[-2:] == [
         "A new pipeline popular would enter nu^2 = 0.04316 and failures of 5e-08 in the budget"
-        f" people ({tmp_path}/people.ledger). Left would be epsilon 1.745 for one Gaussian"
-        " mechanism. Nothing was entered.",
+        " people. Left would be epsilon 1.745 for one Gaussian mechanism. Nothing was entered.",
         "A new pipeline rare would be refused. rare does not fit the budget of (2, 1e-06): got"
         " (3, 1e-07), where epsilon 1.745 is left for one Gaussian mechanism at delta 1e-06."
         " Nothing was read, released or entered. The largest epsilon that fits, with the same delta"
@@ -203,7 +202,7 @@ def test_a_ledger_in_a_database(tmp_path: Path, server: Cluster) -> None:
     """It is named by the script; the password stays there."""
     where = f"connector = 'postgres', dsn = {in_sql(server.dsn)}, table = 'people'"
     file = script(tmp_path, sink("popular"), where=where)
-    assert "(people). Left would be epsilon 1.745" in call("explain", file).stdout
+    assert "in the budget people. Left would be epsilon 1.745" in call("explain", file).stdout
     assert server.run("SELECT to_regclass('people') IS NULL") == [(True,)]
     assert call("run", file).exit_code == 0
     shown = call("ledger", file)

@@ -93,8 +93,7 @@ def _account_text(accounts: Mapping[str, dict[str, Any]]) -> str:
         times = "" if units == 1 else f", for {units} units in each ledger period"
         lines.append(
             f"A new pipeline {sink} would enter nu^2 = {account['squared_nu']:.4g} and failures of"
-            f" {account['failures']:.4g}{times} in the budget {account['name']}"
-            f" ({account['ledger']}). Left would be epsilon {down(account['left'])} for one"
-            " Gaussian mechanism. Nothing was entered."
+            f" {account['failures']:.4g}{times} in the budget {account['name']}. Left would be"
+            f" epsilon {down(account['left'])} for one Gaussian mechanism. Nothing was entered."
         )
     return "\n".join(lines) + "\n"
