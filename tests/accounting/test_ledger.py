@@ -102,9 +102,9 @@ def test_the_balance_is_that_of_an_independent_accountant(seed: int) -> None:
     error = math.fsum(each.units(MONTH) * each.float_error for each in entries)
     delta = 1e-8
     found = composed.get_epsilon_for_delta((delta - failures) * math.exp(-error)) + error
-    assert spent.epsilon_at(delta) == pytest.approx(found, rel=0.01)
-    assert spent.fits(Budget(found * 1.01, delta, MONTH))
-    assert not spent.fits(Budget(found * 0.99, delta, MONTH))
+    assert spent.epsilon_at(delta) == pytest.approx(found, rel=0.001)
+    assert spent.fits(Budget(found * 1.001, delta, MONTH))
+    assert not spent.fits(Budget(found * 0.999, delta, MONTH))
 
 
 @given(st.floats(0.01, 100), st.floats(-20, -3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dpsqlp.cli import ledger as command
 from dpsqlp.cli.app import app
 from postgres.cluster import Cluster, in_sql
 from postgres.conftest import cluster, server
@@ -55,7 +55,7 @@ def call(*words: str | Path) -> Any:
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     """A moment of the ledger period that the replays are in."""
-    monkeypatch.setattr(command.time, "time_ns", lambda: NOW * 1000)
+    monkeypatch.setattr(time, "time_ns", lambda: NOW * 1000)
 
 
 def steady(text: str) -> str:

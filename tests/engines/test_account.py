@@ -35,7 +35,7 @@ def budgeted(
     per: str = ", per = INTERVAL 1 DAY",
     path: str = "people.ledger",
     options: str = "",
-    **changes: str,
+    **changes: Any,
 ) -> str:
     """A script whose sink names a budget that has room for one like it."""
     create = f"CREATE BUDGET people (epsilon = {epsilon}, delta = {delta}{per})"
@@ -83,7 +83,7 @@ def test_the_instance_is_durable_then_the_entry_then_the_first_trigger(
 ) -> None:
     """A crash between two of them costs an entry at most."""
     order: list[str] = []
-    real_update, real_intend = account.update_ledger, Journal.intend
+    real_update, real_intend = update_ledger, Journal.intend
 
     def update(*args: Any) -> Ledger:
         assert (folder / "state" / "t" / "pipeline.json").exists()
