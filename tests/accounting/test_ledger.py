@@ -76,6 +76,7 @@ def test_the_units_of_common_lengths(per: int, length: int, most: int) -> None:
 # --- composition ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_the_balance_is_that_of_an_independent_accountant(seed: int) -> None:
     """Gaussian mechanisms, composed one by one as privacy loss distributions."""
@@ -240,6 +241,13 @@ def test_retirement_frees_later_periods_only(made: Any) -> None:
         retired.enter(made(1))
     with pytest.raises(BudgetError, match="has no instance 'x'"):
         retired.retire("x", NOW)
+
+
+def test_a_slow_clock_frees_no_period_before_the_entry() -> None:
+    begun = ledger().enter(entry(1))
+    retired = begun.retire(entry(1).instance, 0)
+    assert retired.spending(begun.period(NOW)) == entry(1).spending(MONTH)
+    assert retired.spending(begun.period(NOW) + 1) == Spending(0, 0, 0)
 
 
 def test_windows_that_have_begun_stay_charged() -> None:

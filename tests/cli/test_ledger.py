@@ -148,13 +148,14 @@ def test_explain_says_what_would_be_entered_and_enters_nothing(tmp_path: Path) -
     before = sorted(path.name for path in tmp_path.iterdir())
     said = call("explain", file).stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-    assert said.rstrip().splitlines()[-2:] == [
+    assert said.rstrip().splitlines()[-3:] == [
         "A new pipeline popular would enter nu^2 = 0.04316 and failures of 5e-08 in the budget"
         " people. Left would be epsilon 1.745 for one Gaussian mechanism. Nothing was entered.",
         "A new pipeline rare would be refused. rare does not fit the budget of (2, 1e-06): got"
         " (3, 1e-07), where epsilon 1.745 is left for one Gaussian mechanism at delta 1e-06."
         " Nothing was read, released or entered. The largest epsilon that fits, with the same delta"
         " and options, is 1.981.",
+        "WARNING: no budget bounds what free would spend.",
     ]
     numbers = json.loads(call("explain", file, "--json").stdout)["sinks"]
     assert numbers["popular"]["budget"]["refused"] is None

@@ -98,10 +98,12 @@ class Entry:
 
     @property
     def end_us(self) -> int | None:
-        """The end of the records' timestamps. Windows that have begun go on after retirement."""
+        """The end of the records' timestamps. Windows that have begun go on after retirement, which
+        is not before the entry, whatever the clock of another machine says.
+        """
         if self.retired_us is None or self.hop_us is None or self.size_us is None:
             return self.stop_us
-        return self.retired_us // self.hop_us * self.hop_us + self.size_us
+        return max(self.retired_us, self.entered_us) // self.hop_us * self.hop_us + self.size_us
 
     def met(self, per_us: int | None) -> tuple[float, float]:
         """The first and the last ledger period that it is charged in."""

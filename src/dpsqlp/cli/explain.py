@@ -29,7 +29,7 @@ def explanation(file: Path, as_json: bool) -> str:
     accounts = _accounts(sinks)
     if not as_json:
         parts = [explain_text(*sink) for sink in sinks] + ([together] if together else [])
-        return "\n\n".join(parts + ([_account_text(accounts)] if accounts else []))
+        return "\n\n".join(parts + ([_account_text(accounts, sinks)] if accounts else []))
     numbers: dict[str, Any] = {name: explain(query, plan) for name, query, plan in sinks}
     for name, account in accounts.items():
         numbers[name]["budget"] = account
@@ -82,7 +82,7 @@ def _entries(budget: BudgetDef, sinks: _Sinks) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _account_text(accounts: Mapping[str, dict[str, Any]]) -> str:
+def _account_text(accounts: Mapping[str, dict[str, Any]], sinks: _Sinks) -> str:
     """The entries in words."""
     lines = []
     for sink, account in accounts.items():
@@ -96,4 +96,7 @@ def _account_text(accounts: Mapping[str, dict[str, Any]]) -> str:
             f" {account['failures']:.4g}{times} in the budget {account['name']}. Left would be"
             f" epsilon {down(account['left'])} for one Gaussian mechanism. Nothing was entered."
         )
+    outside = [name for name, _, _ in sinks if name not in accounts]
+    if outside:
+        lines.append(f"WARNING: no budget bounds what {', '.join(outside)} would spend.")
     return "\n".join(lines) + "\n"

@@ -18,6 +18,7 @@ from dpsqlp.entropy.secret import new_name
 from dpsqlp.errors import BudgetError
 from dpsqlp.ledgers.base import LedgerStore, read_ledger, update_ledger
 from dpsqlp.ledgers.factory import make_store
+from dpsqlp.ledgers.text import ledger_of
 from dpsqlp.plan import Plan
 from dpsqlp.sql.emit import duration
 from dpsqlp.sql.query import BudgetDef, Query
@@ -26,17 +27,21 @@ from dpsqlp.state.sealed import SealedStorage
 _NAME = "budget.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenAccount:
     """The account of an open pipeline."""
 
     store: LedgerStore
     ledger: str  # its id
     entry: Entry
+    _checked: str | None = None  # the ledger's text that was checked last
 
     def check(self) -> None:
         """Refuse to go on unless the instance is entered, and not retired."""
-        ledger = read_ledger(self.store)
+        text = self.store.read()
+        if text is not None and text == self._checked:
+            return
+        ledger = None if text is None else ledger_of(text, self.store.name)
         if ledger is None or ledger.id != self.ledger or ledger.find(self.entry.instance) is None:
             raise BudgetError(
                 f"The ledger {self.store.name} no longer has the entry of {self.entry.sink}: it was"
@@ -44,6 +49,7 @@ class OpenAccount:
                 " the ledger, then run again."
             )
         ledger.enter(self.entry)
+        self._checked = text
 
     def close(self) -> None:
         """Close the ledger."""

@@ -6,6 +6,7 @@ was written; it does not keep out a person who may write the ledger.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -60,10 +61,15 @@ def _checksum(body: dict[str, Any]) -> str:
 
 def _read(kind: type[T], values: dict[str, Any]) -> T:
     """A Budget or an Entry, each field of its type."""
-    hints = get_type_hints(kind)
+    hints = _types(kind)
     if values.keys() != {field.name for field in fields(kind)}:
         raise ValueError("fields")
     return kind(**{name: _value(name, value, hints[name]) for name, value in values.items()})
+
+
+@functools.cache
+def _types(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _value(name: str, value: Any, kind: Any) -> Any:

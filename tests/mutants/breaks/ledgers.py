@@ -79,8 +79,8 @@ BREAKS = [
         "retire frees windows that have begun",
         "lemma 33: windows end before the periods that are freed",
         "accounting/ledger.py",
-        "return self.retired_us // self.hop_us * self.hop_us + self.size_us",
-        "return self.retired_us + 1",
+        "self.entered_us) // self.hop_us * self.hop_us + self.size_us",
+        "self.entered_us) + 1",
         LEDGER + "test_windows_that_have_begun_stay_charged",
     ),
     Break(
