@@ -6,7 +6,6 @@ was written; it does not keep out a person who may write the ledger.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -21,6 +20,7 @@ from dpsqlp.errors import StateError
 FORMAT = 1
 _ID = re.compile(r"[0-9a-f]{32}")
 _POSITIVE = ("epsilon", "delta", "squared_nu", "per_us", "period_us", "hop_us", "size_us")
+_TYPES: dict[type, dict[str, Any]] = {kind: get_type_hints(kind) for kind in (Budget, Entry)}
 T = TypeVar("T", Budget, Entry)
 
 
@@ -61,15 +61,10 @@ def _checksum(body: dict[str, Any]) -> str:
 
 def _read(kind: type[T], values: dict[str, Any]) -> T:
     """A Budget or an Entry, each field of its type."""
-    hints = _types(kind)
+    hints = _TYPES[kind]
     if values.keys() != {field.name for field in fields(kind)}:
         raise ValueError("fields")
     return kind(**{name: _value(name, value, hints[name]) for name, value in values.items()})
-
-
-@functools.cache
-def _types(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _value(name: str, value: Any, kind: Any) -> Any:
