@@ -17,7 +17,7 @@ from support.components import COMPONENTS, FIXTURES, KAFKA, on_ci
 _GROUPS = {  # what shares a server, or what is costly to make, has one worker; the longest first
     "spark": re.compile(r"tests/spark/(?!test_tasks)|/test_spark"),
     "kafka": re.compile(r"tests/kafka/"),
-    "postgres": re.compile(r"tests/postgres/"),
+    "postgres": re.compile(r"tests/(postgres|ledgers)/"),
     "browser": re.compile(r"tests/dashboard/test_browser"),
     "site": re.compile(r"tests/docs/test_site"),
     "mechanisms": re.compile(r"tests/mechanisms/"),

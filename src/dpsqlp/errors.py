@@ -15,6 +15,10 @@ class PlanError(DpsqlpError):
     """Parameters under which the privacy promise cannot be kept."""
 
 
+class BudgetError(DpsqlpError):
+    """A pipeline that a budget does not allow to run. Nothing was entered or released."""
+
+
 class BatchError(DpsqlpError):
     """A micro-batch that does not fit the plan. The state is unchanged."""
 

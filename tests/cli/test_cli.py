@@ -81,8 +81,9 @@ def released(folder: Path) -> dict[str, bytes]:
 def test_every_command_and_option_has_help() -> None:
     root: Any = typer.main.get_command(app)
     assert root.help
-    known = {"run", "explain", "tune", "preview", "inspect", "serve", "demo", "experiment"}
-    assert set(root.commands) == known
+    assert set(root.commands) == {
+        *("run", "explain", "tune", "preview", "inspect", "ledger", "serve", "demo", "experiment"),
+    }
     experiments = {f"experiment {n}": c for n, c in root.commands["experiment"].commands.items()}
     commands = root.commands | experiments
     for name, command in commands.items():

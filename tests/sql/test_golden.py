@@ -41,6 +41,7 @@ def summary(sink: SinkDef) -> str:
         f"epsilon {query.epsilon}, delta {query.delta}, {query.caps}, minimum {query.minimum}",
         f"{query.mechanism}, {query.release}, share {query.selection_share}, {closing(query)}",
         *public(query),
+        *budget(query),
         *(f"process p{n}: {process}" for n, process in enumerate(query.processes)),
         "rows:",
         f"  {query.row_sql}",
@@ -70,6 +71,15 @@ def public(query: Query) -> list[str]:
     if query.public_keys is not None:
         lines.append(f"public keys {[key.hex() for key in query.public_keys]}")
     return lines
+
+
+def budget(query: Query) -> list[str]:
+    """Without the folder, which is the machine's."""
+    if query.account is None:
+        return []
+    named = query.account.budget
+    per = f"({named.epsilon}, {named.delta}) per {named.per_us}"
+    return [f"account {query.account.sink} of {named.name} {per} {named.options}"]
 
 
 @pytest.mark.parametrize("script", FILES, ids=lambda path: path.stem)

@@ -337,6 +337,46 @@ def inspect(
 
 @app.command(
     epilog="**Examples:**\n\n"
+    "dpsqlp ledger people.ledger\n\n"
+    "dpsqlp ledger views.sql --budget people --json\n\n"
+    "dpsqlp ledger people.ledger --retire 2f1c6e0a9b7d4c53a8e1f0b2d3c4a596"
+)
+def ledger(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="LEDGER",
+            exists=True,
+            dir_okay=False,
+            help="File of a ledger, or SQL script with CREATE BUDGET, for a ledger in a database.",
+        ),
+    ],
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With a script that has several budgets: which one."),
+    ] = None,
+    retire: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INSTANCE",
+            help="Retire a pipeline: it can never run again, and later ledger periods are free of"
+            " it. The current period and past ones stay charged.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
+) -> None:
+    """Show what the pipelines of a budget have entered, and what is left.
+
+    The balance is that of the current ledger period. A ledger holds no data.
+    """
+    from dpsqlp.cli.ledger import balance_of
+
+    with errors_as_exit_codes():
+        typer.echo(balance_of(path, budget, retire, as_json), nl=False)
+
+
+@app.command(
+    epilog="**Examples:**\n\n"
     "dpsqlp serve views.state\n\n"
     "DPSQLP_DASHBOARD_TOKEN=... dpsqlp serve popular --host 0.0.0.0"
 )

@@ -171,9 +171,11 @@ def _start_message(sink: SinkDef, engine: Engine, state: Path) -> str:
     calibration = engine.plan.calibration
     unit = unit_text(sink.query.unit_names, sink.query.period_us)
     begins = "begins" if engine.journal.manifest.trigger is None else "resumes"
+    account = sink.query.account
+    entered = "" if account is None else f"; entered in the budget {account.budget.name}"
     return (
         f"{sink.name} {begins}: ({calibration.epsilon:g}, {calibration.delta:g})-DP for each"
-        f" {unit}; state {state}"
+        f" {unit}; state {state}{entered}"
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsqlp.core import Core, Each, TriggerRelease
+from dpsqlp.engines.account import open_account
 from dpsqlp.engines.clock import Clock, SystemClock, TriggerGrid
 from dpsqlp.engines.cuts import Cuts
 from dpsqlp.engines.instance import open_instance
@@ -60,12 +61,18 @@ class Engine(ABC):
         clock: Clock | None = None,
         shards: int,
     ) -> None:
-        """Open the state, or begin one; publish the last release again."""
+        """Open the state, or begin one; enter it in its budget; publish the last release again."""
         with ExitStack() as stack:  # a state that cannot be opened is unlocked
             stack.enter_context(storage.lock())
             self.query, self.source, self.sink = query, source, sink
             self.clock = clock or SystemClock()
             created = open_instance(storage, query, key, self.clock.now(), shards)
+            instance = created.secret.instance.hex()
+            self._account = open_account(
+                storage, query, created.plan, instance, created.created, self.clock.now()
+            )
+            if self._account is not None:
+                stack.callback(self._account.close)
             self.plan = created.plan
             self.schedule = TriggerGrid.of(query, created.plan.triggers, created.created)
             self.core = Core(created.plan, created.secret)
@@ -74,7 +81,7 @@ class Engine(ABC):
             stack.callback(source.close)
             stack.callback(sink.close)
             keys = [output.name for output in query.outputs if output.kind == "key"]
-            sink.open(created.secret.instance.hex(), keys)
+            sink.open(instance, keys)
             self._open(stack)
             pending = self._pending_intent()
             self._unpublished = self.journal.release()
@@ -91,6 +98,8 @@ class Engine(ABC):
     def step(self) -> Progress:
         """Run the next trigger, and publish its release. After UnavailableError, call it again."""
         if self._unpublished is None:
+            if self._account is not None:
+                self._account.check()  # entered in the budget's ledger, and not retired
             intent = self._plan_offsets()  # the records of the trigger, fixed and durable
             rows = self._read(intent)  # unit, key, window, values: the row query's result
             records = self._admit(rows)  # the rows that may count

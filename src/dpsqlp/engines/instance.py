@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dpsqlp.engines.account import check_room
 from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
@@ -34,7 +35,9 @@ def open_instance(
     """The pipeline in a storage, or a new one. A stored plan is read back, never refitted."""
     created = read_instance(storage, key)
     if created is None:
-        return create_instance(storage, query, make_plan(query), key, now, shards)
+        plan = make_plan(query)
+        check_room(query, plan, now)
+        return create_instance(storage, query, plan, key, now, shards)
     if created.plan.query != query.normal_form:
         raise StateError(
             "The query or its parameters are not those this state was made with. Run the"

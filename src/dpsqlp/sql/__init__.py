@@ -1,6 +1,6 @@
 """SQL: text to validated queries, plans and explanations."""
 
-from dpsqlp.sql.compile import compile_script, read_file
+from dpsqlp.sql.compile import compile_budgets, compile_script, read_file
 from dpsqlp.sql.database import connect
 from dpsqlp.sql.explain import explain
 from dpsqlp.sql.explain_text import explain_text, explain_total, unit_text
@@ -22,6 +22,7 @@ __all__ = [
     "Query",
     "SinkDef",
     "Tumble",
+    "compile_budgets",
     "compile_script",
     "connect",
     "explain",

@@ -13,7 +13,8 @@ from dpsqlp.sql.query import PublicTable, SourceDef
 def normal_form(select: exp.Select, source: SourceDef, tables: Sequence[PublicTable]) -> str:
     """The computation: the source's columns, public data by digest, the query, when it is emitted.
 
-    Where records come from and where releases go is left out: it shapes neither. Letter case stays:
+    Where records come from, where releases go and where spending is entered is left out: it shapes
+    none of this. Letter case stays:
     fields of JSON, and of lines of it, are other ones in other letters.
     """
     columns = ", ".join(f"{name} {kind}" for name, kind in source.columns)
@@ -40,7 +41,8 @@ def _text(node: exp.Expr, *, fold: bool = False) -> str:
             identifier.set("this", identifier.name.lower())
         identifier.set("quoted", True)
     for clause in node.find_all(PrivacyClause):
-        clause.set("expressions", sorted(clause.expressions, key=lambda option: option.name))
+        options = [option for option in clause.expressions if option.name != "budget"]
+        clause.set("expressions", sorted(options, key=lambda option: option.name))
     for paren in list(node.find_all(exp.Paren)):
         if isinstance(paren.this, exp.Column | exp.Literal) and paren.parent is not None:
             paren.replace(paren.this)

@@ -7,8 +7,8 @@ compile_script  text -> Program (names, types, windows, options, noise processes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,12 +18,19 @@ from sqlglot import exp
 from dpsqlp.errors import PlanError
 from dpsqlp.sql import sink
 from dpsqlp.sql.binder import Binder, is_type
-from dpsqlp.sql.dialect import CreatePublicTable, CreateSink, CreateSource, parse_statements
+from dpsqlp.sql.budget import read_account, read_budget
+from dpsqlp.sql.dialect import (
+    CreateBudget,
+    CreatePublicTable,
+    CreateSink,
+    CreateSource,
+    parse_statements,
+)
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import read_options
 from dpsqlp.sql.overlap import shared_file
 from dpsqlp.sql.public_tables import freeze, read_public
-from dpsqlp.sql.query import Program, PublicTable, SinkDef, SourceDef
+from dpsqlp.sql.query import BudgetDef, Program, PublicTable, SinkDef, SourceDef
 from dpsqlp.sql.relations import sql
 from dpsqlp.sql.syntax import DatabaseError
 
@@ -43,6 +50,7 @@ class Script:
     text: Text
     sources: tuple[CreateSource, ...]
     tables: tuple[CreatePublicTable, ...]
+    budgets: tuple[CreateBudget, ...]
     sinks: tuple[CreateSink, ...]
 
 
@@ -62,16 +70,18 @@ def parse(text: str) -> Script:
     place = Text(text)
     statements = _not_too_deep(place, lambda: parse_statements(text))
     for statement in statements:
-        if not isinstance(statement, CreateSource | CreatePublicTable | CreateSink):
+        if not isinstance(statement, CreateSource | CreatePublicTable | CreateBudget | CreateSink):
             raise place.refuse(
                 statement,
-                "A script has CREATE SOURCE, CREATE PUBLIC TABLE and CREATE SINK statements only",
+                "A script has CREATE SOURCE, CREATE PUBLIC TABLE, CREATE BUDGET and CREATE SINK"
+                " statements only",
                 "Put a query into CREATE SINK name AS SELECT WITH DIFFERENTIAL_PRIVACY ....",
             )
     return Script(
         place,
         tuple(s for s in statements if isinstance(s, CreateSource)),
         tuple(s for s in statements if isinstance(s, CreatePublicTable)),
+        tuple(s for s in statements if isinstance(s, CreateBudget)),
         tuple(s for s in statements if isinstance(s, CreateSink)),
     )
 
@@ -91,6 +101,7 @@ def compile_script(
     public = {name.lower(): PublicTable(name, *freeze(t)) for name, t in (tables or {}).items()}
     for table in script.tables:
         public[table.name.lower()] = _public_table(place, table, public, sources, folder)
+    budgets = _budgets(script, folder)
     if not script.sinks:
         raise place.error(
             "The script has no CREATE SINK", "Add CREATE SINK name AS SELECT ....", 0, 0
@@ -107,9 +118,39 @@ def compile_script(
                 place, query, sources, public, binder
             ),
         )
+        account = read_account(place, statement, query, budgets)
         options = read_options(place, statement, "sink")
-        compiled.append(SinkDef(statement.name, options, query))
+        compiled.append(SinkDef(statement.name, options, replace(query, account=account)))
+    _check_budgets_named(script, compiled)
     return Program(sources, public, tuple(compiled))
+
+
+def compile_budgets(text: str, *, folder: str = ".") -> dict[str, BudgetDef]:
+    """The budgets of a script, by name in lower case; its other statements are not compiled."""
+    return _budgets(parse(text), folder)
+
+
+def _budgets(script: Script, folder: str) -> dict[str, BudgetDef]:
+    budgets: dict[str, BudgetDef] = {}
+    for statement in script.budgets:
+        if statement.name.lower() in budgets:
+            raise script.text.refuse(
+                statement.this, f"There are two budgets named {statement.name}", "Rename one."
+            )
+        budgets[statement.name.lower()] = read_budget(script.text, statement, folder)
+    return budgets
+
+
+def _check_budgets_named(script: Script, sinks: Sequence[SinkDef]) -> None:
+    """Refuse a budget without a sink: one was meant to be held to it."""
+    named = {sink.query.account.budget.name for sink in sinks if sink.query.account is not None}
+    for statement in script.budgets:
+        if statement.name not in named:
+            raise script.text.refuse(
+                statement.this,
+                f"No sink names the budget {statement.name}, so it bounds nothing",
+                f"Add budget = {statement.name} to the OPTIONS of a sink, or leave the budget out.",
+            )
 
 
 def _not_too_deep(place: Text, work: Callable[[], T]) -> T:

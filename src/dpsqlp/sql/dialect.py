@@ -2,6 +2,7 @@
 
     CREATE SOURCE name (column TYPE, ...) [WITH (option = value, ...)]
     CREATE PUBLIC TABLE name AS SELECT ...
+    CREATE BUDGET name (epsilon = ..., delta = ..., [per = INTERVAL ...]) WITH (option = value, ...)
     CREATE SINK name [WITH (option = value, ...)] AS [WITH ...]
       SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (option = value, ...) ...
       EMIT EVERY INTERVAL ... [ON EVENT TIME [FROM TIMESTAMP '...'] [TO TIMESTAMP '...']]
@@ -70,6 +71,11 @@ try:
 
         arg_types: ClassVar = {"this": True, "expression": True}
 
+    class CreateBudget(exp.Expression):
+        """CREATE BUDGET; `expressions` are what may be spent, `options` where that is kept."""
+
+        arg_types: ClassVar = {"this": True, "expressions": True, "options": False}
+
     class CreateSink(exp.Expression):
         """CREATE SINK; `expression` is its query."""
 
@@ -128,7 +134,9 @@ try:
                 return self._parse_sink(start)
             if self._match_text_seq("PUBLIC", "TABLE"):
                 return self._parse_public_table(start)
-            return self._fail("CREATE is followed by SOURCE, SINK or PUBLIC TABLE")
+            if self._match_text_seq("BUDGET"):
+                return self._parse_budget(start)
+            return self._fail("CREATE is followed by SOURCE, SINK, PUBLIC TABLE or BUDGET")
 
         def _parse_source(self, start: Token) -> exp.Expression:
             name = self._parse_name("a source")
@@ -148,6 +156,14 @@ try:
             self._expect("AS")
             table = CreatePublicTable(this=name, expression=self._parse_query())
             return table.update_positions(start)
+
+        def _parse_budget(self, start: Token) -> exp.Expression:
+            name = self._parse_name("a budget")
+            if not self._match(TokenType.L_PAREN, advance=False):
+                self._fail("A budget says how much may be spent: (epsilon = 3, delta = 1e-8)")
+            spent = self._parse_wrapped_csv(self._parse_option, optional=False)
+            budget = CreateBudget(this=name, expressions=spent, options=self._parse_options())
+            return budget.update_positions(start)
 
         def _parse_sink(self, start: Token) -> exp.Expression:
             name = self._parse_name("a sink")

@@ -38,6 +38,7 @@ _KNOWN = (
     "timestamp_column",
     "mechanism",
     "release",
+    "budget",
 )
 _REQUIRED = {
     "epsilon": "Say how much privacy loss is allowed, for example epsilon = 1.",
@@ -90,7 +91,9 @@ _CONNECTORS: dict[str, dict[str, dict[str, type]]] = {
         "kafka": _KAFKA | {"markers": str},
         "postgres": {"dsn": str, "table": str},
     },
+    "budget": {"file": {"path": str}, "postgres": {"dsn": str, "table": str}},
 }
+_DEFAULT_CONNECTOR = {"source": "python", "sink": "python", "budget": "file"}
 _PASSED_ON = {"kafka": ("kafka.", "registry.")}  # to the client, as they are
 _NEEDED = {
     ("source", "files"): {"path": "path = 'events/*.parquet'; it is relative to the script"},
@@ -100,6 +103,8 @@ _NEEDED = {
         "column": "column = 'id'; it grows with every insert",
     },
     ("sink", "kafka"): {"brokers": "brokers = 'host:9092'"},
+    ("budget", "file"): {"path": "path = 'people.ledger'; it is relative to the script"},
+    ("budget", "postgres"): {"table": "table = 'people_ledger'"},
 }
 _CHOICES = {
     "format": ("json", "avro"),
@@ -109,11 +114,11 @@ _CHOICES = {
 
 
 def read_options(text: Text, statement: exp.Expr, role: str) -> dict[str, OptionValue]:
-    """The options of a source or a sink: literals by name, of a known connector."""
+    """The options of a source, a sink or a budget: literals by name, of a known connector."""
     options: dict[str, OptionValue] = {}
     nodes: dict[str, exp.Expr] = {}
     for option in statement.args.get("options") or []:
-        value = _literal(option.expression)
+        value = literal(option.expression)
         if value is None:
             raise text.refuse(
                 option.expression,
@@ -125,7 +130,7 @@ def read_options(text: Text, statement: exp.Expr, role: str) -> dict[str, Option
         options[option.name] = value
         nodes[option.name] = option
     known = _CONNECTORS[role]
-    connector = options.get("connector", "python")
+    connector = options.get("connector", _DEFAULT_CONNECTOR[role])
     if connector not in known:
         raise text.refuse(
             nodes["connector"].expression,
@@ -314,7 +319,7 @@ def _check_name(text: Text, option: Option) -> None:
 
 def _groups_as_norm(bound: exp.Expr) -> str:
     """The options that allow a unit as many groups, with up to r rows in each."""
-    value, written = _literal(bound), bound.sql()
+    value, written = literal(bound), bound.sql()
     root = f"SQRT({written})"
     if isinstance(value, int) and value > 0:
         root = f"{math.ceil(1e4 * math.sqrt(value)) / 1e4:.10g}"
@@ -335,7 +340,7 @@ class _Reader:
         if name not in self.given:
             return default
         node = self.given[name].expression
-        value = _literal(node)
+        value = literal(node)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self._refuse_bound(name, node, f"{name} is a whole number of at least 1")
         if most is not None and value > most[0]:
@@ -351,7 +356,7 @@ class _Reader:
         if name not in self.given:
             return None
         node = self.given[name].expression
-        value = _literal(node)
+        value = literal(node)
         if (
             not isinstance(value, int | float)
             or isinstance(value, bool)
@@ -372,7 +377,7 @@ class _Reader:
         if name not in self.given and default is not None:
             return default
         node = self.given[name].expression
-        value = _literal(node)
+        value = literal(node)
         if (
             not isinstance(value, int | float)
             or isinstance(value, bool)
@@ -388,7 +393,7 @@ class _Reader:
         if name not in self.given:
             return None
         node = self.given[name].expression
-        value = _literal(node)
+        value = literal(node)
         if not isinstance(value, bool):
             raise self.text.refuse(node, f"{name} is true or false", "Give one of the two.")
         return value
@@ -397,7 +402,7 @@ class _Reader:
         if name not in self.given:
             return known[0]
         node = self.given[name].expression
-        value = str(_literal(node) if not isinstance(node, exp.Column) else node.name).lower()
+        value = str(literal(node) if not isinstance(node, exp.Column) else node.name).lower()
         if value not in known:
             listed = " or ".join(f"'{k}'" for k in known)
             raise self.text.refuse(node, f"{name} must be {listed}", _nearest(value, known))
@@ -423,7 +428,7 @@ class _Reader:
         table = self.given.get("public_groups")
         if strategy is not None:
             node = strategy.expression
-            value = (node.name if isinstance(node, exp.Column) else str(_literal(node))).upper()
+            value = (node.name if isinstance(node, exp.Column) else str(literal(node))).upper()
             if value == "LAPLACE_THRESHOLD":
                 raise self.text.refuse(
                     node,
@@ -454,7 +459,7 @@ class _Reader:
         return None if table is None else table.expression
 
 
-def _literal(node: exp.Expr) -> OptionValue | None:
+def literal(node: exp.Expr) -> OptionValue | None:
     """The value of a literal; None for anything else."""
     negative = isinstance(node, exp.Neg)
     inner = node.this if isinstance(node, exp.Neg) else node

@@ -86,6 +86,26 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetDef:
+    """CREATE BUDGET: what several pipelines may spend together, and where that is kept."""
+
+    name: str
+    epsilon: float
+    delta: float
+    per_us: int | None  # the length of a ledger period; None: one without end
+    options: dict[str, OptionValue]
+    folder: str  # of the script, absolute
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The budget that a sink spends from, and the name that it is entered under."""
+
+    sink: str
+    budget: BudgetDef
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """The computation of one sink.
 
@@ -127,6 +147,7 @@ class Query:
     processes: tuple[Process, ...]
     outputs: tuple[Output, ...]
     event_column: str | None  # the source's column that the timestamp is, if it is one
+    account: Account | None = None  # where it enters what it spends; shapes neither data nor noise
 
     @property
     def triggers(self) -> int:

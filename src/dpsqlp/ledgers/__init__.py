@@ -1,0 +1,1 @@
+"""Where ledgers are kept: a file, or a table in PostgreSQL."""
