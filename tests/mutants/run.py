@@ -26,7 +26,7 @@ from mutants.breaks import BREAKS, Break
 
 PROJECT = Path(__file__).resolve().parents[2]
 WORKERS = 2
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900  # for the test of a break; a busy machine is no hang
 # How pytest's summary begins the reason of a failure that says the code is wrong, not broken.
 NOTICED = re.compile(
     r"^FAILED \S.*? - (assert\b|AssertionError|Failed: DID NOT RAISE|dpsqlp\.)", re.M
@@ -80,7 +80,9 @@ def apply(brk: Break, tree: Path) -> None:
     module.write_text(text.replace(brk.old, brk.new))
 
 
-def command(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(
+    tree: Path, *arguments: str, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
     """Python on the copied tree, and on nothing else of the project."""
     env = {
         name: value
@@ -95,14 +97,16 @@ def command(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=timeout,
         check=False,
     )
 
 
-def run_tests(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_tests(
+    tree: Path, *arguments: str, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
     flags = ("-x", "-q", "-rf", "--tb=short", "-p", "no:cacheprovider")
-    return command(tree, "-m", "pytest", *flags, *arguments)
+    return command(tree, "-m", "pytest", *flags, *arguments, timeout=timeout)
 
 
 def try_break(brk: Break, source: Path = PROJECT) -> Outcome:
@@ -112,7 +116,7 @@ def try_break(brk: Break, source: Path = PROJECT) -> Outcome:
         tree = copy_tree(Path(directory).resolve(), source)
         try:
             apply(brk, tree)
-            done = run_tests(tree, f"tests/{brk.catcher}")
+            done = run_tests(tree, f"tests/{brk.catcher}", timeout=TIMEOUT_SECONDS)
             caught = done.returncode == 1 and NOTICED.search(done.stdout) is not None
             text = done.stdout
         except (StaleError, subprocess.TimeoutExpired) as problem:

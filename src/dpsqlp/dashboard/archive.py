@@ -26,8 +26,8 @@ from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.instance import description
 from dpsqlp.errors import StateError
 from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.formats import repeated_columns
 from dpsqlp.sinks.published import store_once
-from dpsqlp.sql.release import FIXED
 from dpsqlp.state.storage import LocalStorage
 
 SUFFIX = ".releases"
@@ -74,13 +74,12 @@ class ArchivingSink(Sink):
 
     def _write(self, trigger: int, release: pa.Table) -> None:
         buffer = io.BytesIO()
-        repeated = [n for n in release.column_names if n in FIXED or n.endswith("_sd")]
         pq.write_table(
             release,
             buffer,
             compression="zstd",
             row_group_size=_ROW_GROUP,
-            use_dictionary=repeated,  # other columns rarely repeat values
+            use_dictionary=repeated_columns(release),
         )
         store_once(self._storage, trigger, parquet_name(trigger), buffer.getvalue())
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsqlp.sql.quoting import quote_identifier, quote_text
+from dpsqlp.sql.release import FIXED
 
 
 def to_parquet(release: pa.Table) -> bytes:
@@ -23,8 +24,13 @@ def to_parquet(release: pa.Table) -> bytes:
             query = f"SELECT * REPLACE ({casts}) FROM release"
             release = database.sql(query).to_arrow_table()
     buffer = io.BytesIO()
-    pq.write_table(release, buffer, compression="zstd")
+    pq.write_table(release, buffer, compression="zstd", use_dictionary=repeated_columns(release))
     return buffer.getvalue()
+
+
+def repeated_columns(release: pa.Table) -> list[str]:
+    """The columns that repeat values. A dictionary of another would be as large as the column."""
+    return [name for name in release.column_names if name in FIXED or name.endswith("_sd")]
 
 
 def to_json_lines(release: pa.Table) -> bytes:
