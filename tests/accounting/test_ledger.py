@@ -146,8 +146,8 @@ def test_failures_use_up_delta_whatever_epsilon_is() -> None:
 
 
 def test_numbers_are_rounded_down() -> None:
-    assert [down(x) for x in (0.0, 1.99999, 0.000123456, 123456.0, 1.0)] == [
-        "0", "1.999", "0.0001234", "1.234e+05", "1",
+    assert [down(x) for x in (0.0, 1.99999, 0.000123456, 123456.0, 1.0, 1e-306)] == [
+        "0", "1.999", "0.0001234", "1.234e+05", "1", "0",
     ]  # fmt: skip
 
 
@@ -258,6 +258,17 @@ def test_windows_that_have_begun_stay_charged() -> None:
     assert begun.period(last_hour) == 666
     assert begun.spending(667) == week.spending(MONTH)
     assert begun.spending(668) == Spending(0, 0, 0)
+
+
+def test_windows_that_begin_within_the_margin_stay_charged() -> None:
+    """A trigger may have been checked before, or follow another clock."""
+    border, second = 667 * MONTH, 1_000_000
+    late = begun = ledger().enter(entry(1, start_us=666 * MONTH))
+    late = late.retire(entry(1).instance, border - 5 * 60 * second)
+    assert late.spending(667) == entry(1).spending(MONTH)
+    assert late.spending(668) == Spending(0, 0, 0)
+    early = begun.retire(entry(1).instance, border - 5 * 60 * second - 1)
+    assert early.spending(667) == Spending(0, 0, 0)
 
 
 def test_a_replay_is_charged_where_its_records_lie() -> None:

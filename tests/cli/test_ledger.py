@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsqlp.cli.app import app
+from dpsqlp.ledgers.base import Change
+from dpsqlp.ledgers.file import LedgerFile
 from postgres.cluster import Cluster, in_sql
 from postgres.conftest import cluster, server
 
@@ -70,7 +72,9 @@ def test_the_balance(tmp_path: Path) -> None:
     ran = call("run", file)
     assert ran.exit_code == 0, ran.stderr
     assert "popular begins: (1, 1e-07)-DP for each user_id; state" in ran.stderr
-    assert "/popular; entered in the budget people\n" in ran.stderr
+    entered = f"; entered in the budget people, ledger {tmp_path}/people.ledger"
+    assert f"/popular{entered}, which did not exist and was made\n" in ran.stderr
+    assert f"/rare{entered}\n" in ran.stderr
     shown = call("ledger", tmp_path / "people.ledger")
     assert shown.exit_code == 0
     assert steady(shown.stdout) == (
@@ -127,18 +131,36 @@ def test_a_retired_pipeline_runs_no_more(tmp_path: Path) -> None:
     assert f"The ledger has no instance '{'f' * 32}'. Give one" in unknown.stderr
 
 
+def test_a_retirement_is_after_the_lock_was_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triggers may have run meanwhile."""
+    assert call("run", script(tmp_path, sink("popular"))).exit_code == 0
+    path = tmp_path / "people.ledger"
+    instance = json.loads(call("ledger", path, "--json").stdout)["entries"][0]["instance"]
+    real = LedgerFile.update
+
+    def waited(self: LedgerFile, change: Change) -> None:
+        monkeypatch.setattr(time, "time_ns", lambda: (NOW + DAY) * 1000)
+        real(self, change)
+
+    monkeypatch.setattr(LedgerFile, "update", waited)
+    shown = call("ledger", path, "--retire", instance).stdout
+    assert "retired   2026-12-01 00:53:20 UTC" in shown
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    """Before it is created; what had room goes on."""
+    """Before any sink of the script is created."""
     file = script(tmp_path, sink("popular"), sink("rare", 3))
     ran = call("run", file)
     assert ran.exit_code == 1
     assert ran.stderr == (
         "rare does not fit the budget of (2, 1e-06): got (3, 1e-07), where epsilon 1.745 is left"
-        " for one Gaussian mechanism at delta 1e-06. Nothing was read, released or entered. The"
-        " largest epsilon that fits, with the same delta and options, is 1.981.\n"
+        " for one Gaussian mechanism at delta 1e-06. rare was not entered. The largest epsilon that"
+        " fits, with the same delta and options, is 1.981.\n"
     )
-    assert not (tmp_path / "rare").exists()
-    assert not (tmp_path / "views.state" / "rare" / "pipeline.json").exists()
+    assert not (tmp_path / "people.ledger").exists()
+    assert not (tmp_path / "views.state").exists()
     file = script(tmp_path, sink("popular"), sink("rare", 1.981))
     assert call("run", file).exit_code == 0
 
@@ -148,20 +170,42 @@ def test_explain_says_what_would_be_entered_and_enters_nothing(tmp_path: Path) -
     before = sorted(path.name for path in tmp_path.iterdir())
     said = call("explain", file).stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-    assert said.rstrip().splitlines()[-3:] == [
+    assert said.rstrip().splitlines()[-4:] == [
+        f"The ledger of the budget people is {tmp_path}/people.ledger, which does not exist yet: a"
+        " run makes it.",
         "A new pipeline popular would enter nu^2 = 0.04316 and failures of 5e-08 in the budget"
         " people. Left would be epsilon 1.745 for one Gaussian mechanism. Nothing was entered.",
         "A new pipeline rare would be refused. rare does not fit the budget of (2, 1e-06): got"
         " (3, 1e-07), where epsilon 1.745 is left for one Gaussian mechanism at delta 1e-06."
-        " Nothing was read, released or entered. The largest epsilon that fits, with the same delta"
-        " and options, is 1.981.",
+        " rare was not entered. The largest epsilon that fits, with the same delta and options, is"
+        " 1.981.",
         "WARNING: no budget bounds what free would spend.",
     ]
     numbers = json.loads(call("explain", file, "--json").stdout)["sinks"]
     assert numbers["popular"]["budget"]["refused"] is None
     assert numbers["popular"]["budget"]["left"] == pytest.approx(1.745, abs=1e-3)
     assert numbers["rare"]["budget"]["refused"] is not None
+    assert numbers["popular"]["budget"]["exists"] is False
     assert "budget" not in numbers["free"]
+    assert call("run", script(tmp_path, sink("popular"), name="other")).exit_code == 0
+    assert f"people is {tmp_path}/people.ledger.\n" in call("explain", file).stdout
+
+
+def test_explain_goes_on_without_the_ledger(tmp_path: Path) -> None:
+    """It says why the ledger was not read."""
+    file = script(tmp_path, sink("popular"))
+    (tmp_path / "people.ledger").write_text("{}")
+    shown = call("explain", file)
+    assert shown.exit_code == 0, shown.stderr
+    where = f"The ledger {tmp_path}/people.ledger is damaged"
+    assert f"{tmp_path}/people.ledger. The ledger was not read: {where}" in shown.stdout
+    assert shown.stdout.endswith("failures of 5e-08 in the budget people. Nothing was entered.\n")
+    budget = json.loads(call("explain", file, "--json").stdout)["budget"]
+    assert budget["not_read"].startswith(where)
+    assert budget["exists"] is budget["left"] is budget["refused"] is None
+    assert budget["squared_nu"] > 0
+    file = script(tmp_path, sink("popular"), where="path = '${NOWHERE}'")
+    assert "The ledger was not read: An option refers to ${NOWHERE}" in call("explain", file).stdout
 
 
 def test_explain_counts_units(tmp_path: Path) -> None:
@@ -201,12 +245,15 @@ def test_a_ledger_without_periods(tmp_path: Path) -> None:
 
 def test_a_ledger_in_a_database(tmp_path: Path, server: Cluster) -> None:
     """It is named by the script; the password stays there."""
-    where = f"connector = 'postgres', dsn = {in_sql(server.dsn)}, table = 'people'"
+    where = f"connector = 'postgres', dsn = {in_sql(server.dsn)}, table = 'public.people'"
     file = script(tmp_path, sink("popular"), where=where)
     assert "in the budget people. Left would be epsilon 1.745" in call("explain", file).stdout
     assert server.run("SELECT to_regclass('people') IS NULL") == [(True,)]
-    assert call("run", file).exit_code == 0
+    ran = call("run", file)
+    assert "budget people, ledger public.people, which did not exist and was made" in ran.stderr
     shown = call("ledger", file)
-    assert shown.stdout.startswith("people\n  budget  (2, 1e-06)-DP for each user_id in each")
+    assert shown.stdout.startswith(
+        "public.people\n  budget  (2, 1e-06)-DP for each user_id in each"
+    )
     again = script(tmp_path, sink("popular", 3), name="again", where=where)
     assert "does not fit the budget" in call("run", again).stderr

@@ -141,8 +141,8 @@ def test_a_refused_pipeline_is_told_what_fits(folder: Path) -> None:
         made(folder, budgeted(epsilon=30))
     assert str(refused.value) == (
         "t does not fit the budget of (30, 0.01): got (40, 0.001), where epsilon 29.99 is left for"
-        " one Gaussian mechanism at delta 0.01. Nothing was read, released or entered. The largest"
-        " epsilon that fits, with the same delta and options, is 35.54."
+        " one Gaussian mechanism at delta 0.01. t was not entered. The largest epsilon that fits,"
+        " with the same delta and options, is 35.54."
     )
 
 

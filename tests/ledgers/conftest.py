@@ -23,7 +23,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
 
     def open_store() -> LedgerStore:
         store: LedgerStore = LedgerFile(tmp_path / "people.ledger")
-        stores.append(store if dsn is None else LedgerTable(dsn, "people"))
+        stores.append(store if dsn is None else LedgerTable(dsn, "public.people"))
         return stores[-1]
 
     yield open_store

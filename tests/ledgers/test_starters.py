@@ -138,8 +138,10 @@ def test_two_that_start_at_once_on_a_server(
 ) -> None:
     """The same in PostgreSQL, also where the table has to be made."""
     for number in range(max(ROUNDS // 4, 5)):
-        where = f"connector = 'postgres', dsn = {in_sql(server.dsn)}, table = 'people{number}'"
-        store = LedgerTable(server.dsn, f"people{number}")
+        where = (
+            f"connector = 'postgres', dsn = {in_sql(server.dsn)}, table = 'public.people{number}'"
+        )
+        store = LedgerTable(server.dsn, f"public.people{number}")
         assert race(workers, tmp_path / str(number), where, store) == 1
         store.close()
 

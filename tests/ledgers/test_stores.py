@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dpsqlp.accounting.ledger import Budget, Ledger
-from dpsqlp.errors import BudgetError, StateError, UnavailableError
+from dpsqlp.errors import BudgetError, PlanError, StateError, UnavailableError
 from dpsqlp.ledgers import file as file_module
 from dpsqlp.ledgers.base import LedgerStore, read_ledger, update_ledger
 from dpsqlp.ledgers.file import LedgerFile
@@ -242,6 +242,15 @@ def test_a_lock_that_was_deleted_is_no_lock(tmp_path: Path) -> None:
     assert read_ledger(store) is None
 
 
+def test_a_ledger_keeps_its_mode(tmp_path: Path) -> None:
+    """Who may read and write it stays as it was set."""
+    store = LedgerFile(tmp_path / "people.ledger")
+    entered(store, 1)
+    (tmp_path / "people.ledger").chmod(0o660)
+    entered(store, 2)
+    assert (tmp_path / "people.ledger").stat().st_mode & 0o777 == 0o660
+
+
 def test_an_entry_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any step of the disk: what was told to be entered is there, and the file is whole."""
     for crash_at in range(1, 20):
@@ -315,29 +324,31 @@ def test_a_line_that_breaks_at_commit(server: Cluster, table: Table, when: str) 
     with bad_line(server) as (line, dsn):
         line.breaks = iter([when])
         with pytest.raises(UnavailableError, match="is entered once, however often it tries"):
-            entered(table("people", dsn), 1)
+            entered(table("public.people", dsn), 1)
         assert line.broke == 1
-        assert entered(table("people", dsn), 1) == WIDE.enter(entry(1))
+        assert entered(table("public.people", dsn), 1) == WIDE.enter(entry(1))
 
 
-def test_a_table_has_one_lock_under_all_its_names(server: Cluster, table: Table) -> None:
-    """public.people is people."""
-    entered(table("people"), 1)
-    found = entered(table("public.people"), 2)
-    assert len(found.entries) == 2
-    assert server.run("SELECT count(*) FROM people") == [(1,)]
+@pytest.mark.parametrize("name", ["people", "a.b.people"])
+def test_a_table_without_a_schema_is_refused(name: str) -> None:
+    """search_path may be another for each user, and so may the ledger."""
+    with pytest.raises(PlanError, match=r"has no schema|is not the name of a table"):
+        LedgerTable("", name)
+
+
+def test_another_table_is_refused(server: Cluster, table: Table) -> None:
     server.run("CREATE TABLE other (x int)")
     with pytest.raises(StateError, match="42703"):
-        entered(table("other"), 1)
+        entered(table("public.other"), 1)
 
 
 def test_reading_makes_no_table(server: Cluster, table: Table) -> None:
-    assert read_ledger(table("people")) is None
+    assert read_ledger(table("public.people")) is None
     assert server.run("SELECT to_regclass('people') IS NULL") == [(True,)]
 
 
 def test_a_server_that_is_away_is_unavailable(server: Cluster, table: Table) -> None:
-    store = table("people")
+    store = table("public.people")
     entered(store, 1)
     server.kill()
     with pytest.raises(UnavailableError, match="PostgreSQL does not answer"):

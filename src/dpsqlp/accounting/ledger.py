@@ -25,6 +25,9 @@ from dpsqlp.accounting.privacy_loss import FLOAT_SHARE
 from dpsqlp.errors import BudgetError
 
 _SLACK = 1 - 2.0**-31  # as in `epsilon_of`
+# Of a retirement: it takes time to be durable, a trigger may have been checked before, and the
+# clocks of two machines differ.
+_MARGIN_US = 5 * 60_000_000
 
 
 def units_met(start: int, stop: int, length: int) -> int:
@@ -98,12 +101,14 @@ class Entry:
 
     @property
     def end_us(self) -> int | None:
-        """The end of the records' timestamps. Windows that have begun go on after retirement, which
-        is not before the entry, whatever the clock of another machine says.
+        """The end of the records' timestamps. Windows that have begun go on after retirement, and
+        triggers may for the margin. A retirement is not before the entry, whatever the clock of
+        another machine says.
         """
         if self.retired_us is None or self.hop_us is None or self.size_us is None:
             return self.stop_us
-        return max(self.retired_us, self.entered_us) // self.hop_us * self.hop_us + self.size_us
+        latest = max(self.retired_us, self.entered_us) + _MARGIN_US
+        return latest // self.hop_us * self.hop_us + self.size_us
 
     def met(self, per_us: int | None) -> tuple[float, float]:
         """The first and the last ledger period that it is charged in."""
@@ -267,8 +272,7 @@ class Ledger:
         return BudgetError(
             f"{entry.sink} does not fit the budget of ({budget.epsilon:g}, {budget.delta:g}): got"
             f" ({entry.epsilon:g}, {entry.delta:g}){times}, where epsilon {left} is left for one"
-            f" Gaussian mechanism at delta {budget.delta:g}. Nothing was read, released or entered."
-            f" {advice}"
+            f" Gaussian mechanism at delta {budget.delta:g}. {entry.sink} was not entered. {advice}"
         )
 
     @staticmethod
@@ -291,7 +295,7 @@ class Ledger:
 
 def down(number: float) -> str:
     """A number with four digits, rounded down: what is promised to fit does."""
-    if number <= 0:
+    if number < 1e-300:  # 10.0**digits would overflow
         return "0"
     digits = 3 - math.floor(math.log10(number))
     return f"{math.floor(number * 10.0**digits) / 10.0**digits:.4g}"

@@ -26,7 +26,6 @@ from dpsqlp.sql.query import BudgetDef
 
 def balance_of(path: Path, name: str | None, retire: str | None, as_json: bool) -> str:
     """The balance of a ledger for the current period; an instance is retired first."""
-    now = time.time_ns() // 1000
     chosen = _budget(path, name) if path.suffix.lower() == ".sql" else None
     if chosen is None and name is not None:
         raise PlanError(f"--budget {name} goes with a script; got {path}. Leave it out.")
@@ -34,10 +33,15 @@ def balance_of(path: Path, name: str | None, retire: str | None, as_json: bool) 
     try:
         ledger = _read(store, chosen)
         if retire is not None:
-            ledger = update_ledger(store, lambda old: _known(old, store).retire(retire, now))
+            ledger = update_ledger(store, lambda old: _known(old, store).retire(retire, _now()))
     finally:
         store.close()
+    now = _now()
     return _as_json(ledger, now) if as_json else _text(store.name, ledger, now)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
 
 
 def _read(store: LedgerStore, chosen: BudgetDef | None) -> Ledger:

@@ -17,7 +17,7 @@ from dpsqlp.cli.log import Log
 from dpsqlp.cli.progress import make_progress, moment
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.runner import run_side_by_side
-from dpsqlp.engines.script import open_engine, open_spark_engine
+from dpsqlp.engines.script import check_budgets, open_engine, open_spark_engine
 from dpsqlp.engines.spark.session import start_session
 from dpsqlp.errors import PlanError, UnavailableError
 from dpsqlp.sinks.factory import make_sink
@@ -60,6 +60,7 @@ def run_script(
     _check(program)
     state = given_state or file.with_suffix(".state")
     secret = given_secret or file.with_suffix(".secret")
+    check_budgets(program.sinks, state)
     command = shlex.join(["dpsqlp", *sys.argv[1:]])
     watching = _watching(state, port, operator_metrics) if dashboard else None
 
@@ -167,12 +168,15 @@ def _leave_behind(paths: Sequence[str], engines: Mapping[str, Engine], log: Log)
 
 
 def _start_message(sink: SinkDef, engine: Engine, state: Path) -> str:
-    """Whether the sink begins or resumes, its promise, and its state."""
+    """Whether the sink begins or resumes, its promise, its state, and its ledger."""
     calibration = engine.plan.calibration
     unit = unit_text(sink.query.unit_names, sink.query.period_us)
     begins = "begins" if engine.journal.manifest.trigger is None else "resumes"
-    account = sink.query.account
-    entered = "" if account is None else f"; entered in the budget {account.budget.name}"
+    entered = ""
+    if engine.account is not None and sink.query.account is not None:
+        made = ", which did not exist and was made" if engine.account.made else ""
+        budget, ledger = sink.query.account.budget.name, engine.account.store.name
+        entered = f"; entered in the budget {budget}, ledger {ledger}{made}"
     return (
         f"{sink.name} {begins}: ({calibration.epsilon:g}, {calibration.delta:g})-DP for each"
         f" {unit}; state {state}{entered}"

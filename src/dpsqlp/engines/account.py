@@ -10,6 +10,7 @@ ledger in the place of one that was deleted would let everything be spent again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dpsqlp.accounting.ledger import Budget, Entry, Ledger
@@ -34,6 +35,7 @@ class OpenAccount:
     store: LedgerStore
     ledger: str  # its id
     entry: Entry
+    made: bool  # the ledger did not exist before
     _checked: str | None = None  # the ledger's text that was checked last
 
     def check(self) -> None:
@@ -74,24 +76,38 @@ def open_account(
     entry = entry_of(query, plan, instance, created, now)
     store = make_store(budget)
     try:
-        ledger = update_ledger(store, lambda old: _known(old, budget, store, known).enter(entry))
+        before: list[Ledger | None] = []
+
+        def enter(old: Ledger | None) -> Ledger:
+            before.append(old)
+            return _known(old, budget, store, known).enter(entry)
+
+        ledger = update_ledger(store, enter)
         if known is None:
             storage.put_public(_NAME, {"ledger": ledger.id}, {})
     except BaseException:
         store.close()
         raise
-    return OpenAccount(store, ledger.id, entry)
+    return OpenAccount(store, ledger.id, entry, made=before[-1] is None)
 
 
-def check_room(query: Query, plan: Plan, now: int) -> None:
-    """Refuse a new pipeline that does not fit, before it has a state. Nothing is entered."""
-    if query.account is not None:
-        store = make_store(query.account.budget)
-        try:
-            ledger = ledger_of_budget(read_ledger(store), query.account.budget, store.name)
-            ledger.enter(entry_of(query, plan, new_name(), now, now))
-        finally:
-            store.close()
+def check_room(pipelines: Iterable[tuple[Query, Plan]], now: int) -> None:
+    """Refuse new pipelines that do not fit together, before they have states. Nothing is
+    entered.
+    """
+    ledgers: dict[str, Ledger] = {}  # by the budget's name
+    for query, plan in pipelines:
+        if query.account is None:
+            continue
+        budget = query.account.budget
+        if budget.name not in ledgers:
+            store = make_store(budget)
+            try:
+                ledgers[budget.name] = ledger_of_budget(read_ledger(store), budget, store.name)
+            finally:
+                store.close()
+        entry = entry_of(query, plan, new_name(), now, now)
+        ledgers[budget.name] = ledgers[budget.name].enter(entry)
 
 
 def ledger_of_budget(ledger: Ledger | None, budget: BudgetDef, name: str) -> Ledger:
@@ -102,7 +118,7 @@ def ledger_of_budget(ledger: Ledger | None, budget: BudgetDef, name: str) -> Led
     if ledger.budget != wanted:
         raise BudgetError(
             f"The ledger {name} was made for {budget_text(ledger.budget)}; got CREATE BUDGET"
-            f" {budget.name} with {budget_text(wanted)}. Nothing was released or entered. Write the"
+            f" {budget.name} with {budget_text(wanted)}. Nothing was entered in it. Write the"
             " numbers of the ledger, or give the budget a ledger of its own."
         )
     return ledger
@@ -161,7 +177,7 @@ def _known(
     if known not in (None, found.id):
         raise BudgetError(
             f"The ledger {store.name} is not the one that this state is entered in: that was"
-            " deleted or moved, or the script names another. Nothing was released or entered."
-            " Restore it from its latest copy, or name it."
+            " deleted or moved, or the script names another. The state was not entered in this one."
+            " Restore its own from the latest copy, or name it."
         )
     return found

@@ -68,11 +68,11 @@ class Engine(ABC):
             self.clock = clock or SystemClock()
             created = open_instance(storage, query, key, self.clock.now(), shards)
             instance = created.secret.instance.hex()
-            self._account = open_account(
+            self.account = open_account(
                 storage, query, created.plan, instance, created.created, self.clock.now()
             )
-            if self._account is not None:
-                stack.callback(self._account.close)
+            if self.account is not None:
+                stack.callback(self.account.close)
             self.plan = created.plan
             self.schedule = TriggerGrid.of(query, created.plan.triggers, created.created)
             self.core = Core(created.plan, created.secret)
@@ -98,8 +98,8 @@ class Engine(ABC):
     def step(self) -> Progress:
         """Run the next trigger, and publish its release. After UnavailableError, call it again."""
         if self._unpublished is None:
-            if self._account is not None:
-                self._account.check()  # entered in the budget's ledger, and not retired
+            if self.account is not None:
+                self.account.check()  # entered in the budget's ledger, and not retired
             intent = self._plan_offsets()  # the records of the trigger, fixed and durable
             rows = self._read(intent)  # unit, key, window, values: the row query's result
             records = self._admit(rows)  # the rows that may count

@@ -36,7 +36,7 @@ def open_instance(
     created = read_instance(storage, key)
     if created is None:
         plan = make_plan(query)
-        check_room(query, plan, now)
+        check_room([(query, plan)], now)
         return create_instance(storage, query, plan, key, now, shards)
     if created.plan.query != query.normal_form:
         raise StateError(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpsqlp.engines.account import check_room
 from dpsqlp.engines.clock import Clock, SystemClock
 from dpsqlp.engines.engine import Engine
+from dpsqlp.engines.instance import description
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.secret_file import check_secret_outside_state, load_secret
 from dpsqlp.errors import PlanError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sources.factory import make_source
+from dpsqlp.sql.plan import make_plan
 from dpsqlp.sql.query import SinkDef
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
@@ -41,6 +45,17 @@ def open_engine(
     source = make_source(sink.query, storage, folder, clock.now)
     key = load_secret(secret, storage_is_new=not storage.list())
     return LocalEngine(sink.query, storage, key, source, target, clock=clock, threads=threads)
+
+
+def check_budgets(sinks: Sequence[SinkDef], state: Path) -> None:
+    """Refuse sinks without a state that do not fit their budgets together, before one begins."""
+    new = [
+        sink.query
+        for sink in sinks
+        if sink.query.account is not None and description(LocalStorage(state / sink.name)) is None
+    ]
+    if len(new) > 1:  # a single one is checked when it is opened
+        check_room([(query, make_plan(query)) for query in new], SystemClock().now())
 
 
 def open_spark_engine(

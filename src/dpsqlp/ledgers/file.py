@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -29,7 +30,7 @@ class LedgerFile:
         self._path = Path(os.path.realpath(path))
         self._lock_path = self._path.with_name(self._path.name + ".lock")
         self._disk = LocalDisk()
-        self.name = str(path)
+        self.name = str(self._path)
 
     def read(self) -> str | None:
         """The text; None before the first. A rename replaces it whole, so no lock is needed."""
@@ -53,6 +54,8 @@ class LedgerFile:
                     self._disk.sync(self._path)
                 else:
                     self._disk.write(temporary, [after.encode("ascii")])
+                    with suppress(FileNotFoundError):  # the first replaces none
+                        shutil.copymode(self._path, temporary)
                     self._disk.sync(temporary)
                     self._check_lock(lock)
                     self._disk.rename(temporary, self._path)

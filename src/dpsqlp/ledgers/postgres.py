@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
-from dpsqlp.errors import StateError
+from dpsqlp.errors import PlanError, StateError
 from dpsqlp.ledgers.base import Change
 
 _SECONDS = 60.0
@@ -21,7 +21,13 @@ class LedgerTable:
     """One table, shared by all machines that reach the server."""
 
     def __init__(self, dsn: str, table: str) -> None:
-        self._table = quoted(*split_name(table, _NAME_BYTES))
+        schema, name = split_name(table, _NAME_BYTES)
+        if schema is None:
+            raise PlanError(
+                f"The ledger's table {name!r} has no schema. search_path would choose one, which"
+                " may be another for each user. Write table = 'schema.name'."
+            )
+        self._table = quoted(schema, name)
         self._server = Server(
             dsn, StateError, "A pipeline is entered once, however often it tries."
         )

@@ -49,8 +49,8 @@ def ledger_of(text: str, name: str) -> Ledger:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StateError(
             f"The ledger {name} is damaged: it was cut short, or changed by another program."
-            " Nothing was read, released or entered. Restore it from a copy made since the last"
-            " entry; with an older copy, what was entered since would be forgotten."
+            " Nothing was entered in it. Restore it from a copy made since the last entry; with an"
+            " older copy, what was entered since would be forgotten."
         ) from error
     return ledger
 

@@ -4,10 +4,12 @@ Privacy contract: a ledger charges a pipeline for each of a person's units that 
 period. That adds up only if no window has two units of one person: they would move the same noisy
 sum together, by twice as much, and stand for two people where a key is selected. So with a unit
 period, windows are tumbling and divide it. Without ledger periods, the number of units is finite.
+With them, a replay has its timestamps from a column of the source.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,14 +51,31 @@ def read_budget(text: Text, statement: CreateBudget, folder: str) -> BudgetDef:
         check_budget(epsilon, delta)
     except PlanError as problem:
         raise text.refuse(statement.this, str(problem), "Change the value.") from None
+    options = read_options(text, statement, "budget")
+    table = str(options.get("table", "."))
+    if "." not in table and "${" not in table:
+        raise text.refuse(
+            next(option for option in statement.args["options"] if option.name == "table"),
+            f"The ledger's table {table!r} has no schema, and search_path may choose another one"
+            " for each user",
+            f"Write table = 'public.{table}', or another schema.",
+        )
     return BudgetDef(
         name=statement.name,
         epsilon=epsilon,
         delta=delta,
         per_us=interval_us(text, given["per"].expression) if "per" in given else None,
-        options=read_options(text, statement, "budget"),
+        options=options,
         folder=str(Path(folder).resolve()),
     )
+
+
+def ledger_place(budget: BudgetDef) -> tuple[str, ...]:
+    """Where its ledger is, as the script has it."""
+    options = budget.options
+    if options.get("connector") == "postgres":
+        return str(options.get("dsn", "")), str(options["table"])
+    return (os.path.realpath(Path(budget.folder) / str(options["path"])),)
 
 
 def _number(text: Text, option: Option) -> float:
@@ -84,6 +103,15 @@ def read_account(
         )
     budget = budgets[name.lower()]
     _check_units(text, node, query, budget)
+    if budget.per_us is not None and query.emit.on_event_time and query.event_column is None:
+        raise text.refuse(
+            node,
+            "The replay's timestamp is not a TIMESTAMP column read directly from the source, so its"
+            f" records could be charged in other periods of the budget {budget.name}, and be paid for"
+            " twice",
+            "Select from the source itself and use its column in the window, or name a budget"
+            " without per.",
+        )
     return Account(statement.name, budget)
 
 

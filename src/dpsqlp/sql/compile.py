@@ -18,7 +18,7 @@ from sqlglot import exp
 from dpsqlp.errors import PlanError
 from dpsqlp.sql import sink
 from dpsqlp.sql.binder import Binder, is_type
-from dpsqlp.sql.budget import read_account, read_budget
+from dpsqlp.sql.budget import ledger_place, read_account, read_budget
 from dpsqlp.sql.dialect import (
     CreateBudget,
     CreatePublicTable,
@@ -132,12 +132,21 @@ def compile_budgets(text: str, *, folder: str = ".") -> dict[str, BudgetDef]:
 
 def _budgets(script: Script, folder: str) -> dict[str, BudgetDef]:
     budgets: dict[str, BudgetDef] = {}
+    places: dict[tuple[str, ...], str] = {}
     for statement in script.budgets:
         if statement.name.lower() in budgets:
             raise script.text.refuse(
                 statement.this, f"There are two budgets named {statement.name}", "Rename one."
             )
-        budgets[statement.name.lower()] = read_budget(script.text, statement, folder)
+        budget = read_budget(script.text, statement, folder)
+        other = places.setdefault(ledger_place(budget), budget.name)
+        if other != budget.name:
+            raise script.text.refuse(
+                statement.this,
+                f"The budgets {other} and {budget.name} have the same ledger",
+                "Give one of them another, or name one budget in all sinks.",
+            )
+        budgets[statement.name.lower()] = budget
     return budgets
 
 

@@ -104,7 +104,7 @@ _NEEDED = {
     },
     ("sink", "kafka"): {"brokers": "brokers = 'host:9092'"},
     ("budget", "file"): {"path": "path = 'people.ledger'; it is relative to the script"},
-    ("budget", "postgres"): {"table": "table = 'people_ledger'"},
+    ("budget", "postgres"): {"table": "table = 'public.people_ledger'"},
 }
 _CHOICES = {
     "format": ("json", "avro"),
