@@ -107,8 +107,7 @@ def read_account(
         raise text.refuse(
             node,
             "The replay's timestamp is not a TIMESTAMP column read directly from the source, so its"
-            f" records could be charged in other periods of the budget {budget.name}, and be paid for"
-            " twice",
+            f" records could be paid for again, in other periods of the budget {budget.name}",
             "Select from the source itself and use its column in the window, or name a budget"
             " without per.",
         )
