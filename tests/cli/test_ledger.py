@@ -161,6 +161,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     )
     assert not (tmp_path / "people.ledger").exists()
     assert not (tmp_path / "views.state").exists()
+    assert call("run", script(tmp_path, sink("popular"))).exit_code == 0
+    file = script(tmp_path, sink("more", 0.01), sink("popular"), sink("rare", 3))
+    assert "rare does not fit the budget" in call("run", file).stderr
+    assert [path.name for path in (tmp_path / "views.state").iterdir()] == ["popular"]
     file = script(tmp_path, sink("popular"), sink("rare", 1.981))
     assert call("run", file).exit_code == 0
 

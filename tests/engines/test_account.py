@@ -13,7 +13,7 @@ import dpsqlp
 from dpsqlp.accounting.ledger import Entry, Ledger
 from dpsqlp.engines import account, engine
 from dpsqlp.engines.account import entry_of
-from dpsqlp.errors import BudgetError, StateError
+from dpsqlp.errors import BudgetError, StateError, UnavailableError
 from dpsqlp.ledgers.base import read_ledger, update_ledger
 from dpsqlp.ledgers.file import LedgerFile
 from dpsqlp.sql import compile_script, make_plan
@@ -343,6 +343,30 @@ def test_a_stream_in_python_is_entered(tmp_path: Path) -> None:
             stream.trigger()
     with pytest.raises(BudgetError, match="was retired"):
         dpsqlp.open(file)
+
+
+def test_a_stream_waits_for_its_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its server is away, no trigger begins; the same call again goes on."""
+    file = tmp_path / "views.sql"
+    emit = "EMIT EVERY INTERVAL 1 HOUR FOR 9 TRIGGERS"
+    file.write_text(budgeted(emit, source="connector = 'python'", window=None))
+
+    def away(*_: object) -> None:
+        raise UnavailableError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerFile, "read", away)
+        with pytest.raises(UnavailableError):
+            dpsqlp.open(file)
+    with dpsqlp.open(file) as stream:
+        stream.feed({"unit": ["a"], "k": ["k"], "x": [1.0], "ts": [None]})
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerFile, "read", away)
+            with pytest.raises(UnavailableError):
+                stream.trigger()
+        first = stream.next_trigger
+        assert stream.trigger().trigger == first
+    assert len(ledger(tmp_path).entries) == 1
 
 
 def test_two_states_that_were_made_at_once_do_not_both_fit(

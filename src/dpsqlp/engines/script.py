@@ -54,7 +54,7 @@ def check_budgets(sinks: Sequence[SinkDef], state: Path) -> None:
         for sink in sinks
         if sink.query.account is not None and description(LocalStorage(state / sink.name)) is None
     ]
-    if len(new) > 1:  # a single one is checked when it is opened
+    if new and len(sinks) > 1:  # a single one is checked when it is opened
         check_room([(query, make_plan(query)) for query in new], SystemClock().now())
 
 
