@@ -98,7 +98,7 @@ def test_values_of_few_plans_are_kept(tmp_path: Path) -> None:
     select = "k, SUM(x, contribution_bounds_per_row => (-2, 8)) AS total"
     simulated = simulation(script(select=select), tmp_path)
     query = simulated.query
-    plans = [simulated.plan(replace(query, epsilon=4.0**n)) for n in range(-1, 3)]
+    plans = [simulated.plan(replace(query, epsilon=e)) for e in (0.01, 0.1, 0.5, 1.0)]
     kept = []
     for plan in plans:
         first = next(simulated.sample.batches(plan)).values
