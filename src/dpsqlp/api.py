@@ -13,8 +13,9 @@ from __future__ import annotations
 import html
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from dpsqlp.sinks.base import Sink
 from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sinks.published import other_release, release_digest
 from dpsqlp.sources.python_frames import PythonSource, arrow_table
-from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
+from dpsqlp.sql import Program, SinkDef, compile_script, explain_text, read_file
 from dpsqlp.tuning.figures import Goal
 from dpsqlp.tuning.load import read_sample
 from dpsqlp.tuning.preview import Preview, preview_query
@@ -104,14 +105,23 @@ def tune(
     of units of the real stream, drawn from the sample's. Options chosen by looking at the private
     stream itself are outside the promise.
     """
-    text, folder, chosen = _script(sql, sink, tables)
+    text, folder, compiled = _script(sql, tables)
+    program = compiled(text)
+    chosen = choose(program.sinks, sink)
     wanted = goal or default_goal(chosen.query)
     check_goal(chosen.query, wanted)
     rows = read_sample(
-        chosen.query, os.fspath(sample), folder, units=units, seed=seed, threads=threads
+        chosen.query,
+        os.fspath(sample),
+        folder,
+        private=program.sources.values(),
+        units=units,
+        seed=seed,
+        threads=threads,
     )
     return tune_query(
         text,
+        compiled,
         chosen,
         rows,
         wanted,
@@ -135,9 +145,17 @@ def preview(
     threads: int = 2,
 ) -> Preview:
     """The table that a query would give on a sample, beside the truth: noise and cap bias apart."""
-    _, folder, chosen = _script(sql, sink, tables)
+    text, folder, compiled = _script(sql, tables)
+    program = compiled(text)
+    chosen = choose(program.sinks, sink)
     rows = read_sample(
-        chosen.query, os.fspath(sample), folder, units=units, seed=seed, threads=threads
+        chosen.query,
+        os.fspath(sample),
+        folder,
+        private=program.sources.values(),
+        units=units,
+        seed=seed,
+        threads=threads,
     )
     return preview_query(chosen, rows)
 
@@ -347,14 +365,13 @@ def read_script(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:
 
 
 def _script(
-    sql: str | os.PathLike[str], sink: str | None, tables: Mapping[str, Any] | None
-) -> tuple[str, Path, SinkDef]:
-    """The text of a script, the folder where its paths start, and the chosen sink."""
+    sql: str | os.PathLike[str], tables: Mapping[str, Any] | None
+) -> tuple[str, Path, Callable[[str], Program]]:
+    """The text of a script, the folder where its paths start, and what compiles it."""
     text, file = read_script(sql)
     folder = Path() if file is None else file.parent
     public = {name: arrow_table(frame) for name, frame in (tables or {}).items()}
-    program = compile_script(text, tables=public, folder=str(folder))
-    return text, folder, choose(program.sinks, sink)
+    return text, folder, partial(compile_script, tables=public, folder=str(folder))
 
 
 def choose(sinks: tuple[SinkDef, ...], name: str | None) -> SinkDef:

@@ -24,6 +24,7 @@ import dpsqlp.sql
 from dpsqlp.cli.app import app
 from dpsqlp.engines.script import open_spark_engine
 from dpsqlp.errors import PlanError
+from dpsqlp.tuning import tune as tuning
 from support.processes import WAIT_SECONDS, started, until
 
 COMMAND = [sys.executable, "-c", "from dpsqlp.cli import main; main()"]
@@ -569,6 +570,26 @@ def test_tune_writes_the_options_alone(tuned: Path, mark: str) -> None:
     assert tuned.stat().st_mode & 0o777 == 0o640
     [sink] = dpsqlp.sql.compile_script(text.removeprefix("\ufeff")).sinks
     assert sink.query.caps.squared_norm > 1
+
+
+def test_tune_keeps_edits_made_while_it_searched(
+    tuned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--write is refused, with the clause to paste."""
+    search, edited = tuning.tune_query, TUNED + "-- edited\n"
+
+    def edit_and_search(*args: Any, **options: Any) -> Any:
+        tuned.write_text(edited)
+        return search(*args, **options)
+
+    monkeypatch.setattr(tuning, "tune_query", edit_and_search)
+    sample = str(tuned.parent / "sample.parquet")
+    words = ["tune", str(tuned), "--sample", sample, "--candidates", "8", "--write"]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 1, ran.output
+    assert "has changed since the search began" in ran.stderr
+    assert "OPTIONS (epsilon = 4, delta = 1e-6" in ran.stderr
+    assert tuned.read_text() == edited
 
 
 def test_preview_shows_noise_and_cap_bias(tuned: Path) -> None:

@@ -58,9 +58,16 @@ def write_rows(path: Path, units: int = 400, keys: int = 12, seed: int = 1, days
 
 
 def sample_rows(sql: str, folder: Path, units: int | None = None, seed: int = 1) -> SampleRows:
-    """The rows of `folder`/sample for the only sink of a script."""
-    [sink] = compile_script(sql, folder=str(folder)).sinks
-    return read_sample(sink.query, str(folder / "sample"), folder, units=units, seed=seed)
+    """The rows of `folder`/sample for the first sink of a script."""
+    program = compile_script(sql, folder=str(folder))
+    return read_sample(
+        program.sinks[0].query,
+        str(folder / "sample"),
+        folder,
+        private=program.sources.values(),
+        units=units,
+        seed=seed,
+    )
 
 
 def simulation(sql: str, folder: Path, units: int | None = None) -> Simulation:

@@ -15,7 +15,6 @@ import pytest
 
 from dpsqlp.errors import DpsqlpError
 from dpsqlp.sql import compile_script
-from dpsqlp.tuning.load import read_sample
 from dpsqlp.tuning.tune import check_goal, with_epsilon, with_interval
 from tuning.samples import START, sample_rows, script, simulation, write_rows
 
@@ -29,9 +28,19 @@ PUBLIC = script(
 
 
 def own_files(folder: Path) -> None:
-    write_rows(folder / "in" / "a.parquet")
-    [sink] = compile_script(script(), folder=str(folder)).sinks
-    read_sample(sink.query, str(folder / "in" / "a.parquet"), folder, units=None, seed=1)
+    write_rows(folder / "sample" / "a.parquet")
+    sample_rows(script(source="connector = 'files', path = 'sample/*.parquet'"), folder)
+
+
+def files_of_another_source(folder: Path) -> None:
+    write_rows(folder / "sample" / "a.parquet")
+    other = "CREATE SOURCE o (a TEXT) WITH (connector = 'files', path = 'sample/*.parquet');"
+    sample_rows(other + script(), folder)
+
+
+def files_of_a_path_that_is_not_known(folder: Path) -> None:
+    write_rows(folder / "sample" / "a.parquet")
+    sample_rows(script(source="connector = 'files', path = '${NOT_SET}/*.parquet'"), folder)
 
 
 def linked_files(folder: Path) -> None:
@@ -85,6 +94,11 @@ def too_long(folder: Path) -> None:
     simulation(script(emit="EMIT EVERY INTERVAL 1 HOUR"), folder)
 
 
+def too_many_units(folder: Path) -> None:
+    write_rows(folder / "sample" / "a.parquet")
+    simulation(script(), folder, units=1_000_000_000)
+
+
 def rounds(folder: Path) -> None:
     write_rows(folder / "sample" / "a.parquet")
     sample_rows(script(options="max_contribution_norm = 3, release = 'threshold'"), folder)
@@ -125,6 +139,8 @@ def no_epsilon(folder: Path) -> None:
 
 CASES: list[Callable[[Path], None]] = [
     own_files,
+    files_of_another_source,
+    files_of_a_path_that_is_not_known,
     linked_files,
     missing_files,
     missing_columns,
@@ -133,6 +149,7 @@ CASES: list[Callable[[Path], None]] = [
     no_rows,
     no_timestamps,
     too_long,
+    too_many_units,
     rounds,
     nothing_to_select,
     no_values,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from dpsqlp.sql import SinkDef
+from dpsqlp.sql import SinkDef, compile_script
+from dpsqlp.tuning.figures import SizeClass
 from dpsqlp.tuning.preview import preview_query
 from dpsqlp.tuning.report import bars, preview_tables, tuning_tables
 from dpsqlp.tuning.tune import Tuning, tune_query
@@ -27,6 +29,7 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     goal = "live" if request.param == TWO else "keys"
     return tune_query(
         sql,
+        compile_script,
         SinkDef("t", {}, rows.query),
         rows,
         goal,  # type: ignore[arg-type]
@@ -87,6 +90,14 @@ def test_tables_have_a_row_for_each_candidate_shown(tuned: Tuning) -> None:
     assert any("as it stands" in row[0] for row in first.rows)
     for table in tuning_tables(tuned):
         assert {len(row) for row in table.rows} == {len(table.heads)}
+
+
+def test_bars_are_parts_of_the_true_value() -> None:
+    """Also of sums far from the number of rows; an error that is larger fills its bar."""
+    size = SizeClass(10, 99, 3, 2, 5000.0, 1.0, 500.0, -1000.0, 0.0, 1.0)
+    sums, zero = bars([size, replace(size, truth=0.0, noise=0.0)])
+    assert (sums.noise, sums.bias) == (0.1, 0.2)
+    assert (zero.noise, zero.bias) == (0.0, 1.0)
 
 
 def test_a_preview_shows_groups_and_sizes(tmp_path: Path) -> None:

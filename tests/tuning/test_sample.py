@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,22 @@ def test_windows_of_another_time_are_simulated_as_they_are(tmp_path: Path) -> No
     )
     facts = simulation(sql, tmp_path).facts
     assert (facts.windows, facts.counted) == (3, facts.rows)
+
+
+def test_values_of_few_plans_are_kept(tmp_path: Path) -> None:
+    """A search has as many quanta as candidates: the values of the last two stay in memory."""
+    write_rows(tmp_path / "sample" / "a.parquet", units=60)
+    select = "k, SUM(x, contribution_bounds_per_row => (-2, 8)) AS total"
+    simulated = simulation(script(select=select), tmp_path)
+    query = simulated.query
+    plans = [simulated.plan(replace(query, epsilon=e)) for e in (0.01, 0.1, 0.5, 1.0)]
+    kept = []
+    for plan in plans:
+        first = next(simulated.sample.batches(plan)).values
+        kept.append(weakref.ref(first if first.base is None else first.base))
+        del first
+    assert len({plan.calibration.processes[-1].quantum for plan in plans}) == len(plans)
+    assert [one() is not None for one in kept] == [False, False, True, True]
 
 
 def test_a_sample_may_be_text(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,13 @@ from scipy.stats import spearmanr
 
 from dpsqlp.errors import PlanError
 from dpsqlp.sql import SinkDef, compile_script
+from dpsqlp.sql.options import square_of_norm
+from dpsqlp.sql.query import Query
 from dpsqlp.tuning import search as searching
+from dpsqlp.tuning import tune as tuning
 from dpsqlp.tuning.candidate import Candidate, norm_text
 from dpsqlp.tuning.figures import Goal, score
+from dpsqlp.tuning.rewrite import Rewritten
 from dpsqlp.tuning.search import Space, measure, search
 from dpsqlp.tuning.shrink import shrink
 from dpsqlp.tuning.tune import Tuning, check_goal, check_rewritten, tune_query, with_interval
@@ -24,11 +29,24 @@ def quiet(*_: object) -> None:
     return
 
 
+def compiled(options: str) -> Query:
+    [sink] = compile_script(script(options=options)).sinks
+    return sink.query
+
+
 def tuned(sql: str, folder: Path, goal: Goal = "l2", seed: int = 1, threads: int = 2) -> Tuning:
     rows = sample_rows(sql, folder, seed=seed)
     sink = SinkDef("t", {}, rows.query)
     return tune_query(
-        sql, sink, rows, goal, candidates=16, seed=seed, threads=threads, report=quiet
+        sql,
+        partial(compile_script, folder=str(folder)),
+        sink,
+        rows,
+        goal,
+        candidates=16,
+        seed=seed,
+        threads=threads,
+        report=quiet,
     )
 
 
@@ -99,9 +117,19 @@ def test_the_clause_gives_the_recommended_options(tmp_path: Path) -> None:
     write_rows(tmp_path / "sample" / "a.parquet", units=1000)
     sql = script(options="max_rows_contributed = 20, max_rows_per_group = 3")
     found = tuned(sql, tmp_path)
-    check_rewritten(found.script, str(tmp_path), found)
+    check_rewritten(compile_script(found.script), found)
     with pytest.raises(PlanError, match="does not have the recommended options"):
-        check_rewritten(sql, str(tmp_path), found)
+        check_rewritten(compile_script(sql), found)
+
+
+def test_a_script_with_other_options_is_never_recommended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rewritten script is compiled again, whether or not it is written to a file."""
+    write_rows(tmp_path / "sample" / "a.parquet", units=1000)
+    monkeypatch.setattr(tuning, "rewrite", lambda text, *_: Rewritten(text, "OPTIONS ()"))
+    with pytest.raises(PlanError, match="does not have the recommended options"):
+        tuned(script(options="max_contribution_norm = 1"), tmp_path)
 
 
 def test_public_groups_have_a_norm_alone(tmp_path: Path) -> None:
@@ -124,6 +152,7 @@ def test_steps_show_other_budgets_and_intervals(tmp_path: Path) -> None:
     rows = sample_rows(sql, tmp_path)
     found = tune_query(
         sql,
+        compile_script,
         SinkDef("t", {}, rows.query),
         rows,
         "l2",
@@ -152,13 +181,27 @@ def test_intervals_off_the_grid_are_refused(words: str) -> None:
 
 
 def test_norms_are_written_so_that_they_are_read_back() -> None:
-    """The square of what is written, rounded down, is the candidate's."""
-    for squares in [*range(1, 3000), 2**20]:
-        squares_read = int(float(norm_text(squares)) ** 2 + 1e-9)
-        root = norm_text(squares)
-        if squares < 2500:
-            assert squares_read == squares
-        assert float(root) ** 2 <= squares + 1
+    """The square of what is written, rounded down, is the candidate's; up to the largest norm."""
+    most = (2**16 - 1) ** 2
+    more = np.random.default_rng(1).integers(2**16, most, 20_000).tolist()
+    roots = np.random.default_rng(2).integers(2**8, 2**16 - 1, 2000).tolist()
+    near = [root**2 + step for root in roots for step in (-1, 0, 1)]
+    for squares in [*range(1, 2**16 + 1), *more, *near, most - 1, most]:
+        assert square_of_norm(float(norm_text(squares))) == squares
+    assert [norm_text(n) for n in (4, 8, 3000, 3660)] == ["2", "2.9", "54.78", "60.5"]
+
+
+@pytest.mark.parametrize("norm", ["1", "2.83", "54.78", "60.5", "1000.0005", "65534.9999", "65535"])
+@pytest.mark.parametrize("share", [0.3, 1 / 3, 1e-5, 0.3333333])
+def test_options_are_written_so_that_they_are_read_back(norm: str, share: float) -> None:
+    """Through a script: the candidate of the options that were written is the same."""
+    options = f"max_contribution_norm = {norm}, group_selection_share = {share!r}"
+    written = Candidate.of(compiled(options))
+    again = ", ".join(
+        f"{name} = {value}" for name, value in written.options(compiled(options)).items()
+    )
+    assert Candidate.of(compiled(again)) == written
+    assert written.share == share
 
 
 def test_candidates_are_points_of_the_space(tmp_path: Path) -> None:

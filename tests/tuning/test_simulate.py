@@ -104,8 +104,9 @@ def test_a_simulation_releases_what_an_engine_releases(
 ) -> None:
     """Bit for bit, with the same secret over the same records."""
     monkeypatch.setattr(Secret, "new", classmethod(lambda cls: SECRET))
-    write_rows(tmp_path / "in" / "a.parquet")
-    write_rows(tmp_path / "sample" / "a.parquet")
+    days = 3 if name == "public groups" else 2  # the simulation shows no window without a row
+    write_rows(tmp_path / "in" / "a.parquet", days=days)
+    write_rows(tmp_path / "sample" / "a.parquet", days=days)
     half, end = engine_rows(QUERIES[name], tmp_path)
     assert end
     assert shown_rows(QUERIES[name], tmp_path, "half") == half
@@ -162,6 +163,16 @@ def test_a_preview_has_every_released_group(tmp_path: Path) -> None:
     for sizes in shown.sizes.values():
         assert sum(size.released for size in sizes) == len(table)
         assert sum(size.groups for size in sizes) == shown.facts.groups
+
+
+def test_windows_without_a_row_of_the_sample_do_not_count(tmp_path: Path) -> None:
+    """The query has three windows, and the sample two: all three public keys in each of them."""
+    write_rows(tmp_path / "sample" / "a.parquet", days=2)
+    rows = sample_rows(QUERIES["public groups"], tmp_path)
+    shown = preview_query(SinkDef("t", {}, rows.query), rows)
+    assert shown.table.num_rows == 2 * 3
+    figures = shown.figures
+    assert (figures.half_keys, figures.keys, figures.true_keys) == (3, 3, 3)
 
 
 def test_a_window_of_the_query_alone_is_simulated(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,10 @@ from dpsqlp.errors import PlanError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dpsqlp.sql.query import SinkDef
+    from dpsqlp.sql.query import Program, SinkDef
     from dpsqlp.tuning.figures import Goal
     from dpsqlp.tuning.report import Bar, Table
+    from dpsqlp.tuning.tune import Tuning
 
 _BAR = 20  # characters
 _PIPED_WIDTH = 132
@@ -45,18 +47,27 @@ def run_tune(
     """Search, report, and write what was asked for."""
     with errors_as_exit_codes():
         from dpsqlp.tuning.load import read_sample
-        from dpsqlp.tuning.tune import check_goal, check_rewritten, default_goal, tune_query
+        from dpsqlp.tuning.tune import check_goal, default_goal, tune_query
 
-        text, chosen = _read(file, sink)
+        text, compiled = _read(file)
+        program = compiled(text)
+        chosen = _choose(program, sink)
         wanted = goal or default_goal(chosen.query)
         check_goal(chosen.query, wanted)
         with progress() as report:
             report("reading the sample", 0, 1)
             rows = read_sample(
-                chosen.query, sample, file.parent, units=units, seed=seed, threads=threads
+                chosen.query,
+                sample,
+                file.parent,
+                private=program.sources.values(),
+                units=units,
+                seed=seed,
+                threads=threads,
             )
             tuning = tune_query(
                 text,
+                compiled,
                 chosen,
                 rows,
                 wanted,
@@ -71,8 +82,7 @@ def run_tune(
             html.write_text(tuning.to_html(), encoding="utf-8")
             print(f"Wrote {html}", file=sys.stderr)
         if write:
-            check_rewritten(tuning.script, str(file.parent), tuning)
-            _write(file, tuning.script)
+            _write(file, text, tuning)
             print(f"Wrote the options of {chosen.name} into {file}", file=sys.stderr)
         if as_json:
             typer.echo(json.dumps(tuning.to_dict(), indent=2, default=str))
@@ -106,11 +116,19 @@ def run_preview(
         from dpsqlp.tuning.load import read_sample
         from dpsqlp.tuning.preview import preview_query
 
-        _, chosen = _read(file, sink)
+        text, compiled = _read(file)
+        program = compiled(text)
+        chosen = _choose(program, sink)
         with progress() as report:
             report("reading the sample", 0, 2)
             rows = read_sample(
-                chosen.query, sample, file.parent, units=units, seed=seed, threads=threads
+                chosen.query,
+                sample,
+                file.parent,
+                private=program.sources.values(),
+                units=units,
+                seed=seed,
+                threads=threads,
             )
             report("simulating", 1, 2)
             preview = preview_query(chosen, rows)
@@ -129,29 +147,41 @@ def run_preview(
             _say(console, note)
 
 
-def _read(file: Path, sink: str | None) -> tuple[str, SinkDef]:
-    """The script, every byte of it, and the chosen sink."""
+def _read(file: Path) -> tuple[str, Callable[[str], Program]]:
+    """The script, every byte of it, and what compiles it."""
     from dpsqlp.sql import compile_script, read_file
 
     read_file(file)  # refused in words if it is not UTF-8
     text = file.read_bytes().decode("utf-8-sig")  # with its line ends
-    program = compile_script(text, folder=str(file.parent))
+    return text, partial(compile_script, folder=str(file.parent))
+
+
+def _choose(program: Program, sink: str | None) -> SinkDef:
+    """The sink of this name, or the only one."""
     known = {one.name.lower(): one for one in program.sinks}
     if sink is None and len(known) == 1:
-        return text, program.sinks[0]
+        return program.sinks[0]
     if sink is None or sink.lower() not in known:
         got = "none was named" if sink is None else f"got {sink!r}"
         names = ", ".join(one.name for one in program.sinks)
         raise PlanError(f"The script has the sinks {names}; {got}. Give one with --sink.")
-    return text, known[sink.lower()]
+    return known[sink.lower()]
 
 
-def _write(file: Path, text: str) -> None:
-    """Replace a script at once: a write that ends half way leaves the old one."""
+def _write(file: Path, text: str, tuning: Tuning) -> None:
+    """Replace a script at once: a write that ends half way leaves the old one. `text` is what the
+    search began with.
+    """
     file = file.resolve()  # a link stays one
-    mark = codecs.BOM_UTF8 if file.read_bytes().startswith(codecs.BOM_UTF8) else b""
+    found = file.read_bytes()
+    mark = codecs.BOM_UTF8 if found.startswith(codecs.BOM_UTF8) else b""
+    if found != mark + text.encode():
+        raise PlanError(
+            f"{file} has changed since the search began. Nothing was written to it; paste the"
+            f" clause of {tuning.sink} yourself: {tuning.clause}"
+        )
     written = file.with_name(f".{file.name}.writing")
-    written.write_bytes(mark + text.encode())
+    written.write_bytes(mark + tuning.script.encode())
     written.chmod(file.stat().st_mode & 0o7777)
     written.replace(file)
 
@@ -202,8 +232,8 @@ def _picture(console: Console, title: str, rows: Sequence[Bar]) -> None:
         return
     _say(
         console,
-        f"Noise (█) and cap bias (░) by rows of a group, {title}; {_BAR} characters are the"
-        " smallest group of a class",
+        f"Noise (█) and cap bias (░) by rows of a group, {title}, as parts of the median"
+        f" true value, which is {_BAR} characters",
     )
     width = max(len(bar.label) for bar in rows)
     for bar in rows:

@@ -44,7 +44,9 @@ def tuned_options(
 ) -> Options:
     """The options found on a sample, at the budget of `options`."""
     query = query_of(stream, options, triggers)
-    rows = read_sample(query, str(sample), Path(), units=None, seed=seed, threads=threads)
+    rows = read_sample(
+        query, str(sample), Path(), private=[query.source], units=None, seed=seed, threads=threads
+    )
     measured, _ = search(rows.simulation(query), "live", _CANDIDATES, seed, threads, report)
     found = measured[0].candidate
     return Options(

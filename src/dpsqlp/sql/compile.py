@@ -266,7 +266,10 @@ def _public_table(
     texts = [n for n in statement.find_all(exp.Literal) if n.is_string]
     named = {node.name: node for node in (*statement.find_all(exp.Table), *texts)}
     for source in sources.values():
-        shared = shared_file(named, source, folder)
+        try:
+            shared = shared_file(named, source, folder)
+        except PlanError:  # the pipeline cannot run yet
+            continue
         if shared is not None:
             raise place.refuse(
                 named[shared],

@@ -364,9 +364,7 @@ class _Reader:
         ):
             fact = f"{name} is a number from 1 (one row in one group) to {_NORM_MAX}"
             raise self._refuse_bound(name, node, fact)
-        squares = value * value
-        written_root = math.isclose(squares, round(squares), rel_tol=1e-12)  # of 48, for example
-        return round(squares) if written_root else math.floor(squares)
+        return square_of_norm(value)
 
     def _refuse_bound(self, name: str, node: exp.Expr, fact: str) -> Exception:
         if isinstance(node, exp.Null):
@@ -457,6 +455,13 @@ class _Reader:
                 "Add that option: it says that the list of groups is not protected.",
             )
         return None if table is None else table.expression
+
+
+def square_of_norm(norm: float) -> int:
+    """The square of a norm, rounded down."""
+    squares = norm * norm
+    written_root = math.isclose(squares, round(squares), rel_tol=1e-12)  # of 48, for example
+    return round(squares) if written_root else math.floor(squares)
 
 
 def literal(node: exp.Expr) -> OptionValue | None:

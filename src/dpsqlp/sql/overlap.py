@@ -65,14 +65,13 @@ def files_at(pattern: str, folder: str) -> set[Path]:
 
 
 def shared_file(names: Iterable[str], source: SourceDef, folder: str) -> str | None:
-    """The first of some paths or patterns that matches a file of the source."""
+    """The first of some paths or patterns that matches a file of the source.
+
+    A PlanError if the source's path has a variable that is not set.
+    """
     if source.connector != "files":
         return None
-    try:
-        options = from_environment(source.options)
-    except PlanError:  # the pipeline cannot run yet
-        return None
-    private = files_at(str(options["path"]), folder)
+    private = files_at(str(from_environment(source.options)["path"]), folder)
     return next((name for name in names if private & files_at(name, folder)), None)
 
 

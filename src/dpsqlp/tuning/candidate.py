@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import count
 
 from dpsqlp.accounting.model import ContributionBounds, Spending
+from dpsqlp.sql.options import square_of_norm
 from dpsqlp.sql.query import Query
-
-_FINE = 50  # up to this norm, two decimals tell all whole squares apart
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +54,7 @@ class Candidate:
         if query.public_keys is None:
             options |= {
                 "max_selections_contributed": str(self.selections),
-                "group_selection_share": f"{self.share:g}",
+                "group_selection_share": repr(self.share),
                 "group_selection_spending": f"'{self.spending}'",
             }
         return options
@@ -82,9 +82,16 @@ def dropped_caps(query: Query, candidate: Query) -> list[str]:
 
 
 def norm_text(squares: int) -> str:
-    """The shortest norm of at most two decimals whose square, rounded down, is this."""
-    root = math.isqrt(squares)
-    if root * root == squares or root >= _FINE:
-        return str(root)
-    hundredths = math.isqrt(squares * 10_000 - 1) + 1
-    return f"{hundredths / 100:g}"
+    """The norm of the fewest decimals whose square is read as this."""
+    return next(
+        text
+        for decimals in count()
+        for text in _around(math.isqrt(squares * 100**decimals), decimals)
+        if square_of_norm(float(text)) == squares
+    )
+
+
+def _around(root: int, decimals: int) -> tuple[str, str]:
+    """Two neighbouring numbers of some decimals."""
+    low, high = (f"{number / 10**decimals:.{decimals}f}" for number in (root, root + 1))
+    return low, high

@@ -64,6 +64,7 @@ class SizeClass:
     high: int
     groups: int
     released: int
+    truth: float  # median size
     sd: float
     noise: float  # median size
     bias: float  # median, with its sign
@@ -135,6 +136,7 @@ def figures_of(query: Query, sample: Sample, outcome: Outcome) -> Figures:
     """The figures of an outcome."""
     plan, windows = outcome.plan, len(np.unique(sample.window))
     known = outcome.end.group[outcome.end.group >= 0]
+    public = query.public_keys
     with Formulas(query) as formulas:
         (half, half_truth), (end, truth) = (
             (
@@ -147,7 +149,7 @@ def figures_of(query: Query, sample: Sample, outcome: Outcome) -> Figures:
     return Figures(
         half_keys=len(outcome.half) / windows,
         keys=len(outcome.end) / windows,
-        true_keys=len(sample.window) / windows,
+        true_keys=len(sample.window) / windows if public is None else len(public),
         records=float(sample.group_rows[known].sum() / sample.group_rows.sum()),
         columns=tuple(map(_errors, end, truth, half_l2)),
     )
@@ -177,6 +179,7 @@ def by_size(sample: Sample, end: Shown, values: Values) -> list[SizeClass]:
                 high,
                 groups,
                 int(members.sum()),
+                _quantile(np.abs(values.truth[members]), 0.5),
                 _quantile(sd, 0.5),
                 _quantile(np.abs(values.noise[members]), 0.5),
                 _quantile(values.bias[members], 0.5),

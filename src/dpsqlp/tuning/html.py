@@ -37,7 +37,7 @@ def page(tuning: Tuning) -> str:
             "<h2>Candidates</h2>",
             _scatter(tuning),
             "<h2>Noise and cap bias by the size of groups</h2>",
-            "<p>Medians, as parts of the smallest group of a class.</p>",
+            "<p>Medians, as parts of the median true value of a class.</p>",
             "<h3>Recommended</h3>" + _bars(bars(tuning.sizes)),
             "<h3>As it stands</h3>" + _bars(bars(tuning.sizes_now)),
         ]

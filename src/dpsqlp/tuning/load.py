@@ -1,13 +1,13 @@
 """Load a sample: files that the query's own source schema and row part read.
 
-Refused: the query's own files, a query whose errors are not noise and cap bias, and files that lack
-the columns of the source.
+Refused: files of the script's sources, a query whose errors are not noise and cap bias, and files
+that lack the columns of the source.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -27,7 +27,7 @@ from dpsqlp.sources.files import FileSource, UnusableFileError
 from dpsqlp.sql import make_plan
 from dpsqlp.sql.overlap import files_at, shared_file
 from dpsqlp.sql.plan import fit_mechanism
-from dpsqlp.sql.query import Query
+from dpsqlp.sql.query import Query, SourceDef
 from dpsqlp.tuning.replay import assign_triggers
 from dpsqlp.tuning.sample import Sample, admit_sample
 
@@ -104,19 +104,29 @@ class SampleRows:
 
 
 def read_sample(
-    query: Query, path: str, folder: Path, *, units: int | None, seed: int, threads: int = 2
+    query: Query,
+    path: str,
+    folder: Path,
+    *,
+    private: Iterable[SourceDef],
+    units: int | None,
+    seed: int,
+    threads: int = 2,
 ) -> SampleRows:
-    """Run the row part on the files of a sample. `folder` is where the script's paths start."""
+    """Run the row part on the files of a sample. `folder` is where the script's paths start, and
+    `private` are all sources of the script.
+    """
     _check_query(query)
     pattern = _pattern(path)
     if not files_at(pattern, ""):
         raise SourceError(f"No file matches the sample {path}. Give a file, a pattern or a folder.")
-    if shared_file([pattern], query.source, str(folder)) is not None:
-        raise SourceError(
-            f"The sample {path} has files of {query.source.name}, the query's own source. Options"
-            " chosen by looking at the private stream are outside the promise: give data that one"
-            " may look at (public, consented, generated, or of another population)."
-        )
+    for stream in private:
+        if shared_file([pattern], stream, str(folder)) is not None:
+            raise SourceError(
+                f"The sample {path} has files of {stream.name}, a private stream of the script."
+                " Options chosen by looking at a private stream are outside the promise: give data"
+                " that one may look at (public, consented, generated, or of another population)."
+            )
     source = replace(query.source, options={"connector": "files", "path": pattern})
     files = FileSource(source, None, Path.cwd())
     sampled = replace(query, source=source)

@@ -27,7 +27,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The median noise and cap bias of a class of groups, as parts of its smallest group's size."""
+    """The median noise and cap bias of a class of groups, as parts of their median true value."""
 
     label: str
     noise: float
@@ -89,12 +89,12 @@ def size_table(title: str, sizes: Sequence[SizeClass]) -> Table:
 
 
 def bars(sizes: Sequence[SizeClass]) -> list[Bar]:
-    """Noise and cap bias beside the size of groups: at most as large as the smallest of a class."""
+    """Noise and cap bias beside the true value: at most as large as it."""
     return [
         Bar(
             _class(size),
-            min(1.0, size.noise / size.low),
-            min(1.0, abs(size.bias) / size.low),
+            _part(size.noise, size.truth),
+            _part(abs(size.bias), size.truth),
             f"{size.released:,} of {size.groups:,} released, noise {cell(size.noise)}, cap bias"
             f" {cell(size.bias)}",
         )
@@ -175,6 +175,10 @@ def _columns(tuning: Tuning) -> Table:
     ]
     heads = ("", "sd", "error 50/90 %", "noise 50/90 %", "cap bias 50/90 %", "in ±2 sd")
     return Table("Errors by column", heads, tuple(rows))
+
+
+def _part(error: float, truth: float) -> float:
+    return error / truth if error < truth else float(error > 0)
 
 
 def _class(size: SizeClass) -> str:

@@ -24,6 +24,7 @@ from dpsqlp.stages.admit import ABSENT, Records
 from dpsqlp.tables.table import Table
 from dpsqlp.tuning.replay import Replay
 
+_RECORDS_MAX = 200_000_000  # of drawn units
 Ints = NDArray[np.int64]
 
 
@@ -49,12 +50,12 @@ class Sample:
         self.unit = unit  # the number of each record's unit
         self.units = units
         self.keys = keys  # ids, by number
-        self._values = _Cached(values)
+        self._values = _Cached(values, 2)
         codes, self.group = np.unique(self._code(records.window, records.text), return_inverse=True)
         self.window, self.key = np.divmod(codes, len(keys))  # of each group
         self._codes = codes
         self.group_rows = np.bincount(self.group, minlength=len(codes))
-        self._truth = _Cached(self._totals)
+        self._truth = _Cached(self._totals, 4)  # half way and at the end
 
     def __len__(self) -> int:
         return len(self.trigger)
@@ -104,6 +105,12 @@ class Sample:
 
     def resampled(self, units: int, seed: int, core: Core) -> Sample:
         """So many units drawn with replacement, each with all its records and a new identity."""
+        expected = units * len(self) // self.units
+        if expected > _RECORDS_MAX:
+            raise SourceError(
+                f"{units:,} units like those of the sample have about {expected:,} rows; at most"
+                f" {_RECORDS_MAX:,} are simulated. Give fewer units."
+            )
         order = np.argsort(self.unit, kind="stable")
         sizes = np.bincount(self.unit, minlength=self.units)
         drawn = np.random.default_rng(seed).integers(0, self.units, units)
@@ -163,19 +170,24 @@ class Sample:
 
 
 class _Cached:
-    """Numbers that depend on a plan by its quanta alone, computed once for each."""
+    """Numbers that depend on a plan by its quanta alone: the last few that were asked for."""
 
-    def __init__(self, compute: Callable[..., Ints]) -> None:
+    def __init__(self, compute: Callable[..., Ints], kept: int) -> None:
         self._compute = compute
+        self._kept = kept
         self._known: dict[tuple[float, ...], Ints] = {}
         self._lock = threading.RLock()
 
     def __call__(self, plan: Plan, *step: int) -> Ints:
-        quanta = tuple(calibrated.quantum for calibrated in plan.calibration.processes)
+        key = (*(calibrated.quantum for calibrated in plan.calibration.processes), *step)
         with self._lock:
-            if (*quanta, *step) not in self._known:
-                self._known[*quanta, *step] = self._compute(plan, *step)
-            return self._known[*quanta, *step]
+            found = self._known.pop(key, None)
+            if found is None:
+                found = self._compute(plan, *step)
+            self._known[key] = found  # now the last
+            if len(self._known) > self._kept:
+                del self._known[next(iter(self._known))]
+            return found
 
 
 def admit_sample(

@@ -28,7 +28,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is released at one step of every window. Numbers are (groups, processes), in quanta."""
+    """What is released at one step of every window of the sample. Numbers are (groups, processes),
+    in quanta.
+    """
 
     step: int
     group: Ints  # of the sample; -1 for a public key without records
@@ -61,12 +63,13 @@ def simulate(plan: Plan, sample: Sample, secret: Secret) -> Outcome:
     core, state = Core(plan, secret), State()
     parts: dict[int, list[Shown]] = {half_way(plan): [], plan.triggers: []}
     truth = {step: sample.truth(plan, step) for step in parts}
+    sampled = set(sample.window.tolist())
     for records in sample.batches(plan):
         steps = {
             window: records.trigger - plan.windows.first(window)
             for window in plan.windows.open(records.trigger)
         }
-        steps = {window: step for window, step in steps.items() if step in parts}
+        steps = {w: step for w, step in steps.items() if step in parts and w in sampled}
         for window in steps:  # the core drops the table when the window closes
             state.keys.setdefault(window, [core.new_key_table(0, 1)])
         tables = {window: state.keys[window][0] for window in steps}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,11 +10,10 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from dpsqlp.errors import PlanError, SqlError
-from dpsqlp.sql import compile_script
 from dpsqlp.sql.emit import TRIGGERS_MAX, duration, interval_us
 from dpsqlp.sql.location import Text
-from dpsqlp.sql.query import Query, SinkDef
-from dpsqlp.tuning.candidate import Candidate, dropped_caps
+from dpsqlp.sql.query import Program, Query, SinkDef
+from dpsqlp.tuning.candidate import Candidate, binding_caps, dropped_caps
 from dpsqlp.tuning.figures import Goal, SizeClass, by_size, score, values_of
 from dpsqlp.tuning.load import SampleFacts, SampleRows, Simulation
 from dpsqlp.tuning.rewrite import Rewritten, rewrite
@@ -102,6 +101,7 @@ class Tuning:
 
 def tune_query(
     text: str,
+    compiled: Callable[[str], Program],
     sink: SinkDef,
     rows: SampleRows,
     goal: Goal,
@@ -113,7 +113,7 @@ def tune_query(
     intervals: Sequence[str] = (),
     report: ReportProgress,
 ) -> Tuning:
-    """Search the options of a sink. `text` is its script."""
+    """Search the options of a sink. `text` is its script, and `compiled` compiles it."""
     query = sink.query
     check_goal(query, goal)
     others = [(words, with_interval(query, words)) for words in intervals]
@@ -132,7 +132,7 @@ def tune_query(
         at = rows.simulation(changed)
         steps.append(_step("interval", words, at, tried, goal, threads, report))
     chosen = best.query(query)
-    return Tuning(
+    tuning = Tuning(
         sink.name,
         goal,
         query,
@@ -145,6 +145,8 @@ def tune_query(
         tuple(steps),
         rounds,
     )
+    check_rewritten(compiled(tuning.script), tuning)
+    return tuning
 
 
 def check_goal(query: Query, goal: Goal) -> None:
@@ -204,20 +206,20 @@ def with_interval(query: Query, words: str) -> Query:
     return changed
 
 
-def check_rewritten(text: str, folder: str, tuning: Tuning) -> None:
-    """Refuse to write a script that does not have the recommended options."""
+def check_rewritten(program: Program, tuning: Tuning) -> None:
+    """Refuse a rewritten script that does not have the recommended options."""
     wanted = tuning.best.candidate.query(tuning.query)
-    sinks = {sink.name: sink.query for sink in compile_script(text, folder=folder).sinks}
-    got = sinks[tuning.sink]
-    if (got.caps, got.selection_share, got.selection_spending) != (
-        wanted.caps,
-        wanted.selection_share,
-        wanted.selection_spending,
-    ):
+    [got] = [sink.query for sink in program.sinks if sink.name == tuning.sink]
+    if _searched(got) != _searched(wanted):
         raise PlanError(
-            "The script with the new clause does not have the recommended options. Nothing was"
-            f" written; paste the clause yourself: {tuning.clause}"
+            "The script with the new clause does not have the recommended options. Set them by"
+            f" hand: {tuning.options}, instead of {tuning.clause}"
         )
+
+
+def _searched(query: Query) -> tuple[object, ...]:
+    """What a search may change. Votes, by default, follow from the norm of public groups too."""
+    return Candidate.of(query).options(query), binding_caps(query)
 
 
 def _step(

@@ -24,6 +24,7 @@ from mutants.breaks import (
     stages,
     state,
     tables,
+    tuning,
 )
 from mutants.breaks.base import Break
 
@@ -45,5 +46,6 @@ BREAKS: list[Break] = [
     *engines.BREAKS,
     *spark.BREAKS,
     *dashboard.BREAKS,
+    *tuning.BREAKS,
     *cli.BREAKS,
 ]
