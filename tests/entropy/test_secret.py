@@ -78,11 +78,13 @@ def test_derived_keys_are_the_twins_and_all_different() -> None:
 
 
 def test_one_module_reads_entropy() -> None:
-    """No name of an entropy source stands in another module, but where data is made up."""
+    """No name of an entropy source stands in another module, but where data is made up, and where
+    options are searched on a sample, by a seed.
+    """
     assert len(SOURCES) > 20
     found = set()
     for path in SOURCES:
-        if path.parts[-2:] == ("demo", "data.py") or path.parts[-2] == "experiments":
+        if path.parts[-2:] == ("demo", "data.py") or path.parts[-2] in ("experiments", "tuning"):
             continue
         with tokenize.open(path) as source:
             for token in tokenize.generate_tokens(source.readline):
