@@ -158,6 +158,7 @@ def test_real(tmp_path: Path) -> None:
     assert (body["best_selection_share"], body["best_selection_spending"]) == (0.45, "even")
     assert "convenience" in body["notes"][0]
     assert str(tmp_path) not in json.dumps(body)
+    assert "tuned" not in body["command"]
     assert "production" in call("real", "--help").output
     for option in ("--selections", "--records-per-key"):
         refused = call("real", file, "--norm", "1", option, "4")
@@ -173,6 +174,7 @@ def test_real_may_be_tuned_on_one_half_of_the_units(tmp_path: Path) -> None:
     assert [row["method"] for row in body["rows"]][4] == "tuned"
     assert 800 < body["units"] < 1200
     assert body["tuned_norm"] >= 1
+    assert " --tuned --seed 1 " in body["command"]
     assert "other half" in body["notes"][1]
 
 

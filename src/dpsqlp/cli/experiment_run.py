@@ -54,10 +54,12 @@ def _command(context: typer.Context) -> str:
     words = ["dpsqlp", "experiment", context.info_name or ""]
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
-        if parameter.name in _NOT_REPEATED or value is None:
+        if parameter.name in _NOT_REPEATED or value is None or value is False:
             continue
-        text = value.name if isinstance(value, Path) else str(value)
-        words += [text] if parameter.param_type_name == "argument" else [parameter.opts[0], text]
+        if parameter.param_type_name != "argument":
+            words.append(parameter.opts[0])
+        if value is not True:  # a flag has no value
+            words.append(value.name if isinstance(value, Path) else str(value))
     return shlex.join(words)
 
 
