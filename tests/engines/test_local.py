@@ -20,7 +20,14 @@ from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.release_query import serialise
 from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.entropy.secret import Secret
-from dpsqlp.errors import PlanError, SourceError, SqlError, TriggerError, UnavailableError
+from dpsqlp.errors import (
+    PlanError,
+    SourceError,
+    SqlError,
+    StateError,
+    TriggerError,
+    UnavailableError,
+)
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources import memory_limit
 from dpsqlp.sources.base import GridTime
@@ -691,23 +698,53 @@ def test_the_script_says_what_is_wrong(tmp_path: Path) -> None:
             made(tmp_path, wrong)
 
 
-def test_what_was_read_ahead_for_another_intent_is_not_used(tmp_path: Path) -> None:
+def test_what_was_read_ahead_for_another_intent_is_refused(tmp_path: Path) -> None:
     """A trigger computes on the records that its durable intent names, and on no others."""
     rows = records(2, START, START + HOUR)
     write(tmp_path / "in" / "a.parquet", rows)
-    engine = made(tmp_path, script(emit=replay(START, START + HOUR)))
+    sql = script(emit=replay(START, START + HOUR))
+    engine = made(tmp_path, sql)
     engine.step()
-    intent, _ = engine._ahead[0]
+    intent, reading = engine._ahead[0]
     offsets: Any = intent.offsets
     low, high = offsets["span"]
-    other = Intent(intent.trigger, offsets | {"span": [low, low]})
-    engine._ahead[0] = (other, engine._start_reading(other))
-    before = engine.records
-    engine.step()
+    engine._ahead[0] = Intent(intent.trigger, offsets | {"span": [low, low]}), reading
+    for _ in range(2):
+        with pytest.raises(StateError, match="Open the pipeline again"):
+            engine.step()
+    engine.close()
+    engine = made(tmp_path, sql)
+    assert engine.step().trigger == intent.trigger
     expected = sum(at is not None and low <= at < high for *_, at in rows)
     assert expected > 0
-    assert engine.records - before == expected
+    assert engine.records == expected
     engine.close()
+
+
+def test_a_range_that_could_not_be_read_ahead_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trigger fails, with nothing computed; the next attempt releases the same rows."""
+    sinks = Collected(), Collected()
+    engine, undisturbed = replayed(tmp_path, "a", sinks[0]), replayed(tmp_path, "b", sinks[1])
+    failures, read = [engine.next_trigger + 1], engine._read_and_admit
+
+    def failing(intent: Intent) -> Any:
+        if intent.trigger in failures:
+            failures.remove(intent.trigger)
+            raise SourceError("The disk is away.")
+        return read(intent)
+
+    monkeypatch.setattr(engine, "_read_and_admit", failing)
+    engine.step()
+    with pytest.raises(SourceError, match="is away"):
+        engine.step()
+    for one in (engine, undisturbed):
+        while not one.finished:
+            one.step()
+        one.close()
+    assert sinks[0].releases == sinks[1].releases
+    assert len(sinks[0].releases) == 4
 
 
 def test_nothing_is_published_before_it_is_committed(tmp_path: Path) -> None:

@@ -72,6 +72,29 @@ def test_a_restart_at_every_trigger_changes_nothing(stream: Stream, shards: int)
     assert released == run_core(stream, shards)
 
 
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(stream=streams(), shards=st.sampled_from([1, 3]))
+def test_the_state_may_go_on_before_it_is_written(stream: Stream, shards: int) -> None:
+    """What is written of a trigger is the state at its end, also if the next one has run by then."""
+    storage = LocalStorage(ROOT, FakeDisk())
+    ahead = None
+    released = []
+    for trigger, rows in enumerate(stream.batches, stream.first):
+        pipeline = Core(stream.plan, SECRET)
+        journal = opened_journal(storage, pipeline, SECRET, shards)
+        state = journal.load()
+        step = pipeline.compute(state, pipeline.admit(micro_batch(stream.plan, rows), trigger))
+        assert ahead in (None, rows_of(step.releases))
+        changes = journal.save(state, step)  # `map` writes at the commit
+        if len(released) + 1 < len(stream.batches):
+            following = micro_batch(stream.plan, stream.batches[len(released) + 1])
+            after = pipeline.compute(state, pipeline.admit(following, trigger + 1))
+            ahead = rows_of(after.releases)
+        journal.commit(changes, b"", None)
+        released.append(rows_of(step.releases))
+    assert released == run_core(stream, shards)
+
+
 def restarted(plan: Plan, batches: list[Any], shards: int = 2) -> list[Any]:
     """What a pipeline releases that restarts before every trigger."""
     storage = LocalStorage(ROOT, FakeDisk())

@@ -187,10 +187,7 @@ class Engine(ABC):
     def _plan_offsets(self) -> Intent:
         """The range of the next trigger: that of its intent if it began before, else of its cut."""
         if self._is_ahead_of_disk:
-            raise StateError(
-                "The last trigger did not finish. Open the pipeline again: it continues from the"
-                " state on disk, and nothing is lost."
-            )
+            raise self._ahead_of_disk()
         intent = self._pending_intent()
         if intent is None:
             trigger = self.next_trigger
@@ -201,6 +198,14 @@ class Engine(ABC):
             intent = Intent(trigger, None if offsets is None else self.source.complete(offsets))
             self.journal.intend(intent)
         return intent
+
+    def _ahead_of_disk(self) -> StateError:
+        """The error for a state in memory that the disk does not have, now or at the next step."""
+        self._is_ahead_of_disk = True
+        return StateError(
+            "The last trigger did not finish. Open the pipeline again: it continues from the"
+            " state on disk, and nothing is lost."
+        )
 
     def _pending_intent(self) -> Intent | None:
         """The intent of the next trigger. A later trigger's means that the state lost triggers."""

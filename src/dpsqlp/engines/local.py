@@ -1,4 +1,9 @@
-"""The local engine: one process, shards in threads, no server."""
+"""The local engine: one process, shards in threads, no server.
+
+On event time the ranges of the next triggers are known. While a trigger is written and published,
+the next one is computed in memory, and the one after it is read. Nothing of a trigger is written
+before its intent is durable, and what was computed for another range is refused.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from contextlib import ExitStack
 
 import duckdb
 
-from dpsqlp.core import TriggerRelease
+from dpsqlp.core import TriggerRelease, TriggerResult
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.micro_batch import admit_batches
@@ -21,7 +26,8 @@ from dpsqlp.stages.admit import Records
 from dpsqlp.state.journal import Changes, Intent
 from dpsqlp.state.sealed import SealedStorage
 
-_READ_AHEAD = 2  # triggers
+_READ_AHEAD = 2  # triggers, of which the first is computed ahead
+_WRITERS = 4  # threads, which mostly wait for the disk
 Reading = Future[tuple[int, Records]]  # the number of rows, and the records that may count
 
 
@@ -47,11 +53,15 @@ class LocalEngine(Engine):
         self._rows = stack.enter_context(RowQuery(self.query, self.source, self._parallel))
         # Entered after the database, so that it is closed when no reading is under way.
         self._threads = stack.enter_context(ThreadPoolExecutor(self._parallel))
+        writers = stack.enter_context(ThreadPoolExecutor(_WRITERS))
         self._reader = stack.enter_context(ThreadPoolExecutor(1))
-        self._each = self._threads.map
-        self.state = self.journal.load(self._each)
+        self._computer = stack.enter_context(ThreadPoolExecutor(1))
+        self._each = writers.map
+        self.state = self.journal.load(self._threads.map)
         self.records: int = 0
         self._ahead: deque[tuple[Intent, Reading]] = deque()
+        # Of the first range read ahead. From then on `state` is a trigger ahead of the disk.
+        self._computing: tuple[Reading, Future[TriggerResult]] | None = None
 
     def _read(self, intent: Intent) -> Reading:
         """Read a range in the reading thread, unless it has been read ahead."""
@@ -60,6 +70,11 @@ class LocalEngine(Engine):
             if expected == intent:
                 return reading
             self._ahead.clear()
+        if self._computing is not None:
+            reading, _ = self._computing
+            if reading.exception() is None:  # else nothing was computed
+                raise self._ahead_of_disk()
+            self._computing = None
         return self._start_reading(intent)
 
     def _admit(self, rows: Reading) -> Records:
@@ -70,10 +85,17 @@ class LocalEngine(Engine):
         return records
 
     def _compute(self, intent: Intent, records: Records) -> tuple[Changes, TriggerRelease]:
-        """Run the core; threads write the changes while the release is collected."""
-        result = self.core.compute(self.state, records, self._each)
-        self._read_ahead(intent)
-        changes = self.journal.save(self.state, result, self._each)
+        """Run the core, unless it has run ahead; threads write the changes while the release is
+        collected.
+        """
+        if self._computing is None:
+            result = self.core.compute(self.state, records, self._threads.map)
+        else:
+            result = self._computing[1].result()
+            self._computing = None
+        changes = self.journal.save(self.state, result, self._threads.map, self._each)
+        if self.schedule.on_event_time:
+            self._go_ahead(intent)
         return changes, result.releases
 
     def _start_reading(self, intent: Intent) -> Reading:
@@ -99,10 +121,8 @@ class LocalEngine(Engine):
                 " --leave-behind-unprotected. The trigger has not run."
             ) from None
 
-    def _read_ahead(self, intent: Intent) -> None:
-        """On event time the next ranges are known: keep the reading thread busy with them."""
-        if not self.schedule.on_event_time:
-            return
+    def _go_ahead(self, intent: Intent) -> None:
+        """Read the next ranges, and compute the next trigger."""
         assert self.schedule.last is not None
         offset = self.source.next_offset(self._offset, intent.offsets)
         first = intent.trigger + 1 + len(self._ahead)
@@ -110,3 +130,10 @@ class LocalEngine(Engine):
             offsets = self.source.replay(offset, self.schedule.span(trigger))
             following = Intent(trigger, self.source.complete(offsets))
             self._ahead.append((following, self._start_reading(following)))
+        if self._ahead:
+            _, reading = self._ahead[0]
+            self._computing = reading, self._computer.submit(self._compute_when_read, reading)
+
+    def _compute_when_read(self, reading: Reading) -> TriggerResult:
+        _, records = reading.result()
+        return self.core.compute(self.state, records, self._threads.map)

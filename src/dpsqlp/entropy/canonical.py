@@ -54,10 +54,12 @@ class Encoded:
         return Encoded(data, offsets)
 
     def order(self) -> NDArray[np.int64]:
-        """The positions of the byte strings in ascending order; of equal ones, in any order."""
+        """The positions of the byte strings in ascending order; of equal ones, in any order. Fast
+        if a few runs of them are in order.
+        """
         words = np.empty(len(self), np.uint64)
         _words(self.data, self.offsets, words)
-        order = np.argsort(words)
+        order = np.argsort(words, kind="stable")
         ordered = words[order]
         if (ordered[1:] != ordered[:-1]).all() or _ascend(self.data, self.offsets, order):
             return order

@@ -98,9 +98,8 @@ def release_sql(text: Text, select: exp.Select, outputs: tuple[Output, ...], pos
     limits = [] if offset is None else [f"rows.release_rank > {offset}"]
     if limit is not None:
         limits.append(f"rows.release_rank <= {limit + (offset or 0)}")
-    if not limits and select.args.get("order") is None:  # then nothing need be ranked
-        inner = f"SELECT * FROM {rows}"
-        return f"SELECT {', '.join(columns)} FROM ({inner}) AS rows ORDER BY rows.position"
+    if not limits and select.args.get("order") is None:  # the rows come, and stay, in order
+        return f"SELECT {', '.join(columns)} FROM (SELECT * FROM {rows}) AS rows"
     inner = f"SELECT *, {_rank(text, select, outputs, post)} AS release_rank FROM {rows}"
     outer = f"SELECT {', '.join(columns)} FROM ({inner}) AS rows"
     if limits:

@@ -58,14 +58,16 @@ def advance(
         table.rows, table.totals, rows, groups.last_vote_step, groups.votes, groups.values, step
     )  # rows with new records, each once
     selected = _select(plan, noises, table, candidates, window, step)  # rows
-    slots: Slots = _slots(table, selected)
-    if not plan.rounds:  # keys selected before are released again
-        slots = slice(0, table.released.size)
-    values = _perturb(plan, noises, table, slots, window, step)
+    slots = _slots(table, selected)
     if plan.rounds:
+        texts = table.texts(selected)
+        values = _perturb(plan, noises, table, slots, window, step)
         _begin_round(table, selected, step)
+    else:  # keys selected before are released again
+        order, texts = table.released_by_text()
+        every = slice(0, table.released.size)
+        values = _perturb(plan, noises, table, every, window, step)[order]
     changed = np.concatenate([candidates, selected[table.rows["updated"][selected] != step]])
-    texts = table.texts(table.released.rows[slots])
     return ShardRelease(texts, values, changed, table.ids(selected))
 
 

@@ -206,15 +206,16 @@ def redo(
 
 
 def contents(table: UnitTable) -> list[NDArray[Any]]:
-    """Per row the id and the numbers of kept records, squares, votes and pairs; all entries by row;
-    and the keys.
+    """Copies: per row the id and the numbers of kept records, squares, votes and pairs; all entries
+    by row; and the keys.
     """
     rows = table.rows[: table.size]
     pairs = rows["pairs"]
     entries = np.empty(int(pairs.sum(dtype=np.int64)), np.uint64)
     _gather_entries(rows, table.slab, entries)
     ids, keys = (each.ids(np.arange(len(each))) for each in (table, table.keys))
-    return [ids, rows["kept"], rows["squares"], rows["votes"], pairs, entries, keys]
+    kept, squares, votes = (rows[name].copy() for name in ("kept", "squares", "votes"))
+    return [ids, kept, squares, votes, pairs.copy(), entries, keys]
 
 
 def restore(plan: Plan, saved: list[NDArray[Any]]) -> UnitTable:

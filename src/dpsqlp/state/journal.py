@@ -39,6 +39,7 @@ from dpsqlp.state.offsets import Offset, OffsetRange
 from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.shards import (
     File,
+    Saving,
     Shards,
     TableLog,
     parse_name,
@@ -160,11 +161,12 @@ class Journal:
 
     def save_selected(self, selected: dict[int, Table], trigger: int) -> dict[str, TableLog]:
         """Write the keys that a trigger selected."""
-        return dict(self._save(selected_name(w), t, None, trigger) for w, t in selected.items())
-
-    def _save(self, name: str, table: Any, change: Any, trigger: int) -> tuple[str, TableLog]:
-        log = self.manifest.tables.get(name, TableLog(0))
-        return name, self._shards.save(name, table, change, log, trigger)
+        logs = {}
+        for window, table in selected.items():
+            name = selected_name(window)
+            log = self.manifest.tables.get(name, TableLog(0))
+            logs[name] = self._shards.save(name, table, None, log, trigger)
+        return logs
 
     def keep_cut(self, cut: Cut) -> None:
         """Make a cut durable."""
@@ -217,8 +219,12 @@ class Journal:
             return None
         return Intent(body["trigger"], body["offsets"], tuple(body["left_behind"]))
 
-    def save(self, state: State, step: TriggerResult, each: Each = map) -> Changes:
-        """Write the changes of a trigger; threads write on after this returns."""
+    def save(
+        self, state: State, step: TriggerResult, each: Each = map, write: Each = map
+    ) -> Changes:
+        """Write the changes of a trigger. They are copied, by `each`, before this returns, so the
+        state may change; the threads of `write` write on.
+        """
         tables: dict[str, Any] = {
             shard_name(kind, (item, shard)): table
             for kind, group in (("units", state.units), ("keys", state.keys))
@@ -229,11 +235,15 @@ class Journal:
         changed: dict[str, Any] = {shard_name("units", p): c for p, c in step.units.items()}
         changed |= {shard_name("keys", p): part.changed for p, part in step.keys.items()}
 
-        def save(name: str) -> tuple[str, TableLog]:
-            return self._save(name, tables[name], changed.get(name), step.trigger)
+        def copy(name: str) -> Saving:
+            log = self.manifest.tables.get(name, TableLog(0))
+            return self._shards.copy(name, tables[name], changed.get(name), log, step.trigger)
 
-        digests = each(input_digest, [groups for _, groups in sorted(step.groups.items())])
-        return Changes(step.trigger, each(save, list(tables)), digests)
+        copies = list(each(copy, list(tables)))
+        digests = write(input_digest, [groups for _, groups in sorted(step.groups.items())])
+        return Changes(
+            step.trigger, zip(tables, write(self._shards.store, copies), strict=True), digests
+        )
 
     def commit(
         self,

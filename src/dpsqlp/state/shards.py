@@ -56,6 +56,15 @@ class Held:
     log: TableLog
 
 
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A file of a table that is to be written; without a name, there is nothing to write."""
+
+    file: str
+    parts: list[bytes | memoryview]
+    log: TableLog  # the table's rows, and the files that stay
+
+
 class Shards:
     """The shard tables in a storage, for one pipeline."""
 
@@ -92,15 +101,24 @@ class Shards:
 
     def save(self, name: str, table: Shard, change: Any, log: TableLog, trigger: int) -> TableLog:
         """Write the changes of a trigger, or now and then a snapshot."""
-        if _is_due(log):
-            arrays, suffix = self._snapshot(table), "snapshot"
-        else:
-            arrays, suffix = self._delta(table, change, log), "delta"
+        return self.store(self.copy(name, table, change, log, trigger))
+
+    def copy(self, name: str, table: Shard, change: Any, log: TableLog, trigger: int) -> Saving:
+        """Copies of what `store` will write; the table may change afterwards."""
+        due = _is_due(log)
+        arrays = self._snapshot(table) if due else self._delta(table, change, log)
+        suffix = "snapshot" if due else "delta"
         if all(array.size == 0 for array in arrays):
+            return Saving("", [], log)
+        kept = TableLog(len(table), () if due else log.files)
+        return Saving(f"{name}/{trigger}.{suffix}", pack(arrays), kept)
+
+    def store(self, saving: Saving) -> TableLog:
+        """Write the file of a table; returns the table's files."""
+        log = saving.log
+        if not saving.file:
             return log
-        file = self.write(f"{name}/{trigger}.{suffix}", pack(arrays))
-        kept = log.files if suffix == "delta" else ()
-        return TableLog(len(table), (*kept, file))
+        return TableLog(log.rows, (*log.files, self.write(saving.file, saving.parts)))
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> File:
         """Store a file; returns its entry for the manifest."""

@@ -76,6 +76,18 @@ class KeyTable(Table):
         """The ids of the keys that have been released."""
         return self.ids(self.released.rows[: self.released.size])
 
+    def released_by_text(self) -> tuple[NDArray[np.int64], Encoded]:
+        """The released keys in ascending order of their texts: their indices, and the texts."""
+        released = self.released
+        new = np.arange(len(released.by_text), released.size)
+        indices = np.concatenate([released.by_text, new])
+        texts = self.texts(released.rows[indices])
+        if len(new):
+            order = texts.order()
+            indices, texts = indices[order], texts.take(order)
+            released.by_text = indices
+        return indices, texts
+
     def schedule(self, rows: NDArray[np.int64]) -> None:
         """Remember when these rows are due. A later call for a row replaces an earlier one."""
         due = self.rows["due"][rows]
@@ -133,7 +145,7 @@ class KeyTable(Table):
 class ReleasedKeys:
     """Keys that have been released, in order of their first release, with their noise states."""
 
-    __slots__ = ("at", "rows", "seeded", "seeds", "size", "states")
+    __slots__ = ("at", "by_text", "rows", "seeded", "seeds", "size", "states")
 
     def __init__(self, state_sizes: Sequence[int]) -> None:
         self.size = 0
@@ -142,11 +154,12 @@ class ReleasedKeys:
         self.states = [np.zeros((0, size), np.float64) for size in state_sizes]
         self.seeds = [np.zeros((0, 2), np.uint64) for _ in state_sizes]  # of the noise paths
         self.seeded = 0  # keys whose seeds are known
+        self.by_text = np.zeros(0, np.int64)  # the keys so far, in ascending order of their texts
 
     @property
     def nbytes(self) -> int:
         """Memory in use."""
-        arrays = (self.rows, self.at, *self.states, *self.seeds)
+        arrays = (self.rows, self.at, self.by_text, *self.states, *self.seeds)
         return sum(array[: self.size].nbytes for array in arrays)
 
     def append(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -23,7 +23,15 @@ BREAKS = [
         "engines/local.py",
         "            if expected == intent:\n",
         "            if expected.trigger == intent.trigger:\n",
-        ENGINE + "test_what_was_read_ahead_for_another_intent_is_not_used",
+        ENGINE + "test_what_was_read_ahead_for_another_intent_is_refused",
+    ),
+    Break(
+        "the next trigger changes what is written of the last",
+        "lemma 23: computed from the state committed by the trigger before",
+        "state/journal.py",
+        "        copies = list(each(copy, list(tables)))\n",
+        "        copies = each(copy, list(tables))\n",
+        "state/test_journal.py::test_the_state_may_go_on_before_it_is_written",
     ),
     Break(
         "published before it is committed",
