@@ -79,10 +79,9 @@ class KeyTable(Table):
     def released_by_text(self) -> tuple[NDArray[np.int64], Encoded]:
         """The released keys in ascending order of their texts: their indices, and the texts."""
         released = self.released
-        new = np.arange(len(released.by_text), released.size)
-        indices = np.concatenate([released.by_text, new])
+        indices = released.in_order()
         texts = self.texts(released.rows[indices])
-        if len(new):
+        if len(released.by_text) < released.size:
             order = texts.order()
             indices, texts = indices[order], texts.take(order)
             released.by_text = indices
@@ -161,6 +160,10 @@ class ReleasedKeys:
         """Memory in use."""
         arrays = (self.rows, self.at, self.by_text, *self.states, *self.seeds)
         return sum(array[: self.size].nbytes for array in arrays)
+
+    def in_order(self) -> NDArray[np.int64]:
+        """All indices: first in ascending order of the texts, then those that have come since."""
+        return np.concatenate([self.by_text, np.arange(len(self.by_text), self.size)])
 
     def append(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The indices of keys released for the first time."""

@@ -86,7 +86,7 @@ def _shown(
     plan: Plan, sample: Sample, table: KeyTable, release: ShardRelease, window: int, step: int
 ) -> Shown:
     """A window's release beside the totals in its table; the truth is still to come."""
-    rows = table.released.rows[: table.released.size]  # in the order of the release
+    rows = table.released.rows[table.released.in_order()]  # as they were released
     assert len(rows) == len(release.key_text)
     kept = table.totals[rows]
     for position, calibrated in enumerate(plan.calibration.processes):
