@@ -235,28 +235,21 @@ def _keys(query: Query, plan: Plan) -> str:
     return (
         f"A group ({', '.join(query.key_names)}) is released once its number of units, with noise"
         f" of standard deviation {_deviations(plan, selection.sigma)}, reaches"
-        f" {_by_trigger(selection.thresholds, str)}{least}. {after} {_smallest(plan)}"
+        f" {_by_trigger(selection.thresholds, str)}{least}. {after}\n{_smallest(plan)}"
     )
 
 
 def _smallest(plan: Plan) -> str:
     """The smallest group that will show."""
-    places, halves, sures = [], [], []
+    lines = ["Units that select a group, once they have voted for it:"]
     for needed in units_needed(plan):
         number = needed["trigger"]
-        last = "the last trigger" if plan.triggers > 1 else "the trigger"
-        places.append(last if number == plan.triggers else f"trigger {number}")
-        halves.append(str(needed["half"]))
-        sures.append(str(needed["sure"]))
-    return (
-        f"At {_listed(places)}, {_listed(halves)} units that have voted for it by then select it"
-        f" with probability 1/2, {_listed(sures)} with probability 0.99."
-    )
-
-
-def _listed(words: Sequence[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
+        place = "last trigger" if number == plan.triggers > 1 else f"trigger {number}"
+        lines.append(
+            f"  {place}: {needed['half']} with probability 1/2, {needed['sure']} with probability"
+            " 0.99"
+        )
+    return "\n".join(lines)
 
 
 def _closing(query: Query, plan: Plan) -> list[str]:
