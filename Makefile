@@ -10,7 +10,7 @@ ACTIONLINT := .services/bin/actionlint
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
-# Tests start hundreds of processes. Each would compile the package anew.
+# Tests start many processes. Each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test quick services packages check unit docs crash parity demo screenshots mutants bench bench-spark bench-dashboard peers clean help

@@ -13,7 +13,7 @@ from __future__ import annotations
 import html
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,10 +36,10 @@ from dpsqlp.sinks.base import Sink
 from dpsqlp.sinks.factory import make_sink
 from dpsqlp.sinks.published import other_release, release_digest
 from dpsqlp.sources.python_frames import PythonSource, arrow_table
-from dpsqlp.sql import Program, SinkDef, compile_script, explain_text, read_file
+from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
 from dpsqlp.tuning.figures import Goal
-from dpsqlp.tuning.load import read_sample
 from dpsqlp.tuning.preview import Preview, preview_query
+from dpsqlp.tuning.script import Script
 from dpsqlp.tuning.tune import Tuning, check_goal, default_goal, tune_query
 
 _SHOWN_ROWS = 20
@@ -105,24 +105,14 @@ def tune(
     of units of the real stream, drawn from the sample's. Options chosen by looking at the private
     stream itself are outside the promise.
     """
-    text, folder, compiled = _script(sql, tables)
-    program = compiled(text)
-    chosen = choose(program.sinks, sink)
-    wanted = goal or default_goal(chosen.query)
-    check_goal(chosen.query, wanted)
-    rows = read_sample(
-        chosen.query,
-        os.fspath(sample),
-        folder,
-        private=program.sources.values(),
-        units=units,
-        seed=seed,
-        threads=threads,
-    )
+    script = _script(sql, tables, sink)
+    wanted = goal or default_goal(script.sink.query)
+    check_goal(script.sink.query, wanted)
+    rows = script.sample_rows(os.fspath(sample), units=units, seed=seed, threads=threads)
     return tune_query(
-        text,
-        compiled,
-        chosen,
+        script.text,
+        script.compiled,
+        script.sink,
         rows,
         wanted,
         candidates=candidates,
@@ -145,19 +135,9 @@ def preview(
     threads: int = 2,
 ) -> Preview:
     """The table that a query would give on a sample, beside the truth: noise and cap bias apart."""
-    text, folder, compiled = _script(sql, tables)
-    program = compiled(text)
-    chosen = choose(program.sinks, sink)
-    rows = read_sample(
-        chosen.query,
-        os.fspath(sample),
-        folder,
-        private=program.sources.values(),
-        units=units,
-        seed=seed,
-        threads=threads,
-    )
-    return preview_query(chosen, rows)
+    script = _script(sql, tables, sink)
+    rows = script.sample_rows(os.fspath(sample), units=units, seed=seed, threads=threads)
+    return preview_query(script.sink, rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -365,24 +345,26 @@ def read_script(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:
 
 
 def _script(
-    sql: str | os.PathLike[str], tables: Mapping[str, Any] | None
-) -> tuple[str, Path, Callable[[str], Program]]:
-    """The text of a script, the folder where its paths start, and what compiles it."""
+    sql: str | os.PathLike[str], tables: Mapping[str, Any] | None, sink: str | None
+) -> Script:
+    """A script with the sink of this name, or the only one."""
     text, file = read_script(sql)
     folder = Path() if file is None else file.parent
     public = {name: arrow_table(frame) for name, frame in (tables or {}).items()}
-    return text, folder, partial(compile_script, tables=public, folder=str(folder))
+    compiled = partial(compile_script, tables=public, folder=str(folder))
+    program = compiled(text)
+    return Script(text, compiled, program, choose(program.sinks, sink), folder)
 
 
-def choose(sinks: tuple[SinkDef, ...], name: str | None) -> SinkDef:
-    """The sink of this name, or the only one."""
+def choose(sinks: tuple[SinkDef, ...], name: str | None, given: str = "as sink='...'") -> SinkDef:
+    """The sink of this name, or the only one. `given` says how a name is."""
     known = {sink.name.lower(): sink for sink in sinks}
     if name is None and len(sinks) == 1:
         return sinks[0]
     if name is None or name.lower() not in known:
         got = "none was named" if name is None else f"got {name!r}"
         names = ", ".join(sink.name for sink in sinks)
-        raise PlanError(f"The script has the sinks {names}; {got}. Give one as sink='...'.")
+        raise PlanError(f"The script has the sinks {names}; {got}. Give one {given}.")
     return known[name.lower()]
 
 

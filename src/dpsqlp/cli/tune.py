@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +19,9 @@ from dpsqlp.errors import PlanError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dpsqlp.sql.query import Program, SinkDef
     from dpsqlp.tuning.figures import Goal
     from dpsqlp.tuning.report import Bar, Table
+    from dpsqlp.tuning.script import Script
     from dpsqlp.tuning.tune import Tuning
 
 _BAR = 20  # characters
@@ -46,29 +46,18 @@ def run_tune(
 ) -> None:
     """Search, report, and write what was asked for."""
     with errors_as_exit_codes():
-        from dpsqlp.tuning.load import read_sample
         from dpsqlp.tuning.tune import check_goal, default_goal, tune_query
 
-        text, compiled = _read(file)
-        program = compiled(text)
-        chosen = _choose(program, sink)
-        wanted = goal or default_goal(chosen.query)
-        check_goal(chosen.query, wanted)
+        script = _script(file, sink)
+        wanted = goal or default_goal(script.sink.query)
+        check_goal(script.sink.query, wanted)
         with progress() as report:
             report("reading the sample", 0, 1)
-            rows = read_sample(
-                chosen.query,
-                sample,
-                file.parent,
-                private=program.sources.values(),
-                units=units,
-                seed=seed,
-                threads=threads,
-            )
+            rows = script.sample_rows(sample, units=units, seed=seed, threads=threads)
             tuning = tune_query(
-                text,
-                compiled,
-                chosen,
+                script.text,
+                script.compiled,
+                script.sink,
                 rows,
                 wanted,
                 candidates=candidates,
@@ -82,8 +71,8 @@ def run_tune(
             html.write_text(tuning.to_html(), encoding="utf-8")
             print(f"Wrote {html}", file=sys.stderr)
         if write:
-            _write(file, text, tuning)
-            print(f"Wrote the options of {chosen.name} into {file}", file=sys.stderr)
+            _write(file, script.text, tuning)
+            print(f"Wrote the options of {script.sink.name} into {file}", file=sys.stderr)
         if as_json:
             typer.echo(json.dumps(tuning.to_dict(), indent=2, default=str))
             return
@@ -113,25 +102,14 @@ def run_preview(
 ) -> None:
     """Simulate the options as they stand, and report."""
     with errors_as_exit_codes():
-        from dpsqlp.tuning.load import read_sample
         from dpsqlp.tuning.preview import preview_query
 
-        text, compiled = _read(file)
-        program = compiled(text)
-        chosen = _choose(program, sink)
+        script = _script(file, sink)
         with progress() as report:
             report("reading the sample", 0, 2)
-            rows = read_sample(
-                chosen.query,
-                sample,
-                file.parent,
-                private=program.sources.values(),
-                units=units,
-                seed=seed,
-                threads=threads,
-            )
+            rows = script.sample_rows(sample, units=units, seed=seed, threads=threads)
             report("simulating", 1, 2)
-            preview = preview_query(chosen, rows)
+            preview = preview_query(script.sink, rows)
         if as_json:
             typer.echo(json.dumps(preview.to_dict(), indent=2, default=str))
             return
@@ -147,25 +125,17 @@ def run_preview(
             _say(console, note)
 
 
-def _read(file: Path) -> tuple[str, Callable[[str], Program]]:
-    """The script, every byte of it, and what compiles it."""
+def _script(file: Path, sink: str | None) -> Script:
+    """The script, every byte of it, with the sink of this name, or the only one."""
+    from dpsqlp.api import choose
     from dpsqlp.sql import compile_script, read_file
+    from dpsqlp.tuning.script import Script
 
     read_file(file)  # refused in words if it is not UTF-8
     text = file.read_bytes().decode("utf-8-sig")  # with its line ends
-    return text, partial(compile_script, folder=str(file.parent))
-
-
-def _choose(program: Program, sink: str | None) -> SinkDef:
-    """The sink of this name, or the only one."""
-    known = {one.name.lower(): one for one in program.sinks}
-    if sink is None and len(known) == 1:
-        return program.sinks[0]
-    if sink is None or sink.lower() not in known:
-        got = "none was named" if sink is None else f"got {sink!r}"
-        names = ", ".join(one.name for one in program.sinks)
-        raise PlanError(f"The script has the sinks {names}; {got}. Give one with --sink.")
-    return known[sink.lower()]
+    compiled = partial(compile_script, folder=str(file.parent))
+    program = compiled(text)
+    return Script(text, compiled, program, choose(program.sinks, sink, "with --sink"), file.parent)
 
 
 def _write(file: Path, text: str, tuning: Tuning) -> None:
