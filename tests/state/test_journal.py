@@ -75,10 +75,9 @@ def test_a_restart_at_every_trigger_changes_nothing(stream: Stream, shards: int)
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(stream=streams(), shards=st.sampled_from([1, 3]))
 def test_the_state_may_go_on_before_it_is_written(stream: Stream, shards: int) -> None:
-    """What is written of a trigger is the state at its end, also if the next one has run by then."""
+    """What is written of a trigger is the state at its end, even if the next one has run."""
     storage = LocalStorage(ROOT, FakeDisk())
-    ahead = None
-    released = []
+    ahead, released = None, list[Any]()
     for trigger, rows in enumerate(stream.batches, stream.first):
         pipeline = Core(stream.plan, SECRET)
         journal = opened_journal(storage, pipeline, SECRET, shards)
