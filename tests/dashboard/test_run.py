@@ -17,13 +17,17 @@ import pytest
 from typer.testing import CliRunner
 
 from dashboard.api_client import fetch
-from dashboard.pipelines import ADDRESS, COMMAND, LIVE, live_run
+from dashboard.pipelines import ADDRESS, COMMAND, LIVE, SQL, live_run, write_events
+from dpsqlp.cli import run
 from dpsqlp.cli.app import app
 from dpsqlp.dashboard import request_timeout, server
 from dpsqlp.dashboard.attach import Dashboard
 from dpsqlp.dashboard.server import Settings
 from dpsqlp.dashboard.server_process import serve_in_subprocess
+from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import PlanError
+from dpsqlp.sql import compile_script
+from support.pipelines import Collected
 from support.processes import WAIT_SECONDS, descendants, kill, started, until
 
 pytestmark = pytest.mark.slow
@@ -139,8 +143,6 @@ def test_without_its_packages_the_dashboard_says_what_to_install(
 
 def test_a_failed_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error's type and text stay in the log."""
-    from dashboard.pipelines import SQL, write_events
-
     write_events(tmp_path)
     (tmp_path / "views.sql").write_text(SQL.format(sink="connector = 'parquet', path = 'out'"))
     (tmp_path / "in" / "b.parquet").write_text("not Parquet: sensitive")
@@ -241,5 +243,34 @@ def test_the_command_to_resume_is_printed(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "live.sql").write_text(LIVE)
     command = ["run", str(tmp_path / "live.sql"), "--dashboard", "--port", "0", "--threads", "1"]
     monkeypatch.setattr("sys.argv", ["/bin/dpsqlp", *command])
+    monkeypatch.setattr(run, "_stay", lambda log, address, stop: None)
     answer = CliRunner().invoke(app, command, input="")
     assert f"dpsqlp {' '.join(command)}" in answer.stderr
+
+
+def test_the_page_stays_up_after_a_replay_until_ctrl_c(tmp_path: Path) -> None:
+    """The run is over: its status says so, its state is free, and its exit code is 0."""
+    write_events(tmp_path)
+    (tmp_path / "views.sql").write_text(SQL.format(sink="connector = 'parquet', path = 'out'"))
+    said = tmp_path / "said"
+    command = [*COMMAND, "run", str(tmp_path / "views.sql"), "--dashboard", "--port", "0"]
+    with said.open("w") as log, started(command, stderr=log) as process:
+        until(lambda: "stays up until Ctrl-C" in said.read_text(), process)
+        address = ADDRESS.findall(said.read_text())[0]
+        until(lambda: reachable(address), process)
+        health = fetch(f"{address}api/v1/health").json()
+        assert [sink["status"] for sink in health["sinks"]] == ["finished", "finished"]
+        assert fetch(f"{address}api/v1/sinks/popular/keys").json()["total"] > 0
+        engine = open_engine(
+            compile_script((tmp_path / "views.sql").read_text(), folder=str(tmp_path)).sinks[0],
+            state=tmp_path / "views.state",
+            secret=tmp_path / "views.secret",
+            folder=tmp_path,
+            output=Collected(),
+        )
+        assert engine.finished
+        engine.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_SECONDS) == 0
+    assert not reachable(address)
+    assert "To open the dashboard again" in said.read_text()

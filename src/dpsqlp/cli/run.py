@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from dpsqlp.dashboard.attach import Dashboard
 
 DONE = 0
+# Only the main thread runs signal handlers, and a signal to another thread does not wake it.
+_SIGNAL_SECONDS = 0.5
 
 
 def run_script(
@@ -76,7 +78,7 @@ def run_script(
             spark, sink, state=state, secret=secret, folder=folder, output=output, shards=shards
         )
 
-    with ExitStack() as stack, _interruptible() as stop:
+    with ExitStack() as page, _interruptible() as stop, ExitStack() as stack:
         engines: dict[str, Engine] = {}
         spark = start_session(master) if on_spark else None
         if spark is not None:
@@ -96,7 +98,7 @@ def run_script(
         if total := explain_total(plans, str(file.parent)).strip():
             log.say("total", total)
         printing = any(sink.options.get("connector") == "stdout" for sink in program.sinks)
-        watched = None if watching is None else stack.enter_context(watching.serve(engines))
+        watched = None if watching is None else page.enter_context(watching.serve(engines))
         if watched is not None:
             log.say("page", f"Dashboard: {watched}")
         with make_progress(engines, log, metrics=metrics, printing=printing) as progress:
@@ -115,9 +117,21 @@ def run_script(
             log.say("interrupted", _stop_message(program, engines, command))
         elif not all(engine.finished for engine in engines.values()):
             log.say("ended", f"Standard input has ended. To resume with more input: {command}")
+        if watching is not None:
+            watching.end(engines)
+        stack.close()  # another process may open the state while the page stays up
         if watched is not None:
+            if not stopped:
+                _stay(log, watched, stop)
             log.say("page", f"To open the dashboard again: dpsqlp serve {shlex.quote(str(state))}")
     return INTERRUPTED if stopped else DONE
+
+
+def _stay(log: Log, address: str, stop: threading.Event) -> None:
+    """Keep the dashboard of a run that is over, until Ctrl-C or SIGTERM."""
+    log.say("page", f"The run has ended. The dashboard stays up until Ctrl-C: {address}")
+    while not stop.wait(_SIGNAL_SECONDS):
+        pass
 
 
 def _watching(state: Path, port: int | None, operator_metrics: bool) -> Dashboard:

@@ -35,7 +35,7 @@ class Dashboard:
 
     @contextmanager
     def serve(self, engines: Mapping[str, Engine]) -> Iterator[str]:
-        """Serve while the run lasts and yield the address. At the end, write how the run ended."""
+        """Serve while the context lasts and yield the address. `end` says that the run is over."""
         for name, engine in engines.items():
             self._archives[name].write_metadata(engine)
             self._archives[name].write_status("running")
@@ -48,6 +48,9 @@ class Dashboard:
             for archive in self._archives.values():
                 archive.write_status("failed")
             raise
+
+    def end(self, engines: Mapping[str, Engine]) -> None:
+        """Write how the run ended."""
         for name, engine in engines.items():
             self._archives[name].write_status("finished" if is_done(engine) else "stopped")
 

@@ -73,6 +73,8 @@ def run_demo(
             live.stop()
         else:
             console.print(show(snapshot, console.width))
+        if watching is not None:
+            watching.end({"popular": engine})
         _conclude(console, engine, day, appeared)
         _say_where(console, keep, watching is not None)
 
