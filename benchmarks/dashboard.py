@@ -121,7 +121,7 @@ def bench_view(state: Path, keys: int, triggers: int) -> None:
                 )
                 page.goto(address)
                 times.append(page.wait_for_function("() => window.shownAt").json_value())
-                page.locator("td.key a").first.click()
+                page.locator("th.key a").first.click()
                 page.wait_for_selector(".chart canvas")
                 for view, wanted in VIEWS.items():
                     page.click(f"header nav a[data-view={view}]")

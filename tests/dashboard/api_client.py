@@ -52,6 +52,16 @@ def everything(asked: TestClient) -> dict[str, tuple[dict[str, str], bytes]]:
             listed = f"{base}/keys?size=100&window={window['start_us']}"
             addresses.append(listed)
             for row in ask(asked, listed)["rows"]:
-                addresses.append(f"{base}/key?id={row['id']}&window={window['start_us']}")
+                one = f"id={row['id']}&window={window['start_us']}"
+                addresses += [f"{base}/key?{one}", f"{base}/key/windows?{one}"]
+        addresses += [
+            f"{base}/{what}/download?format={kind}"
+            for what in ("keys", "compare")
+            for kind in ("csv", "parquet")
+        ]
+        if rows := ask(asked, f"{base}/keys?size=1")["rows"]:
+            addresses += [
+                f"{base}/{what}/download?id={rows[0]['id']}" for what in ("key", "key/windows")
+            ]
     answers = {address: asked.get(address) for address in addresses}
     return {address: (dict(a.headers), a.content) for address, a in answers.items()}

@@ -102,10 +102,8 @@ def go(page: Page, view: str) -> None:
     page.wait_for_selector(VIEWS[view])
 
 
-def trigger(page: Page) -> int:
-    text = page.locator("#tick").inner_text()
-    found = re.search(r"\d+", text)
-    return int(found[0]) if found else 0
+def last_release(page: Page) -> str:
+    return page.locator("#tick").inner_text()
 
 
 def test_every_view_follows_a_running_pipeline(browser: Browser, live: str) -> None:
@@ -115,16 +113,15 @@ def test_every_view_follows_a_running_pipeline(browser: Browser, live: str) -> N
         expect(page.locator("#status")).to_have_text("running")
         for view in VIEWS:
             go(page, view)
-            before = trigger(page)
+            before = last_release(page)
             page.wait_for_function(
-                "before => Number(/\\d+/.exec(document.getElementById('tick').innerText)?.[0]) >"
-                " before",
-                arg=before,
+                "before => document.getElementById('tick').innerText > before", arg=before
             )
+            assert re.fullmatch(r"Last release: \d{4}-\d\d-\d\d [\d:]+ UTC\.", last_release(page))
             page.wait_for_selector(VIEWS[view])
         expect(page.locator(".notprivate")).to_contain_text("not private")
         go(page, "keys")
-        page.locator("td.key a").first.click()
+        page.locator("th.key a").first.click()
         page.wait_for_selector(".chart canvas")
 
 
@@ -137,10 +134,10 @@ def test_hostile_keys_are_text(
         page.wait_for_selector(VIEWS["keys"])
         for search in ("<script", "<img", "xxxxxxxx", "emoji", "مرحبا", "quoted", "a?b&c", "tail"):
             page.fill("input[type=search]", search)
-            link = page.locator("td.key a")
+            link = page.locator("th.key a")
             expect(link).to_have_count(1)
             expect(link).to_contain_text(search)
-            expect(page.locator("td.key bdi")).to_have_count(1)
+            expect(page.locator("tbody th.key bdi")).to_have_count(1)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             link.click()
             page.wait_for_selector(".chart canvas")
@@ -156,7 +153,7 @@ def test_hostile_keys_are_text(
 def test_what_hides_or_reorders_text_is_shown(browser: Browser, address: str) -> None:
     with opened(browser) as page:
         page.goto(f"{address}#/keys?search=tail")
-        link = page.locator("td.key a")
+        link = page.locator("th.key a")
         expect(link).to_have_text("abc⟨U+202E⟩dcba␇␊␉tail")
         page.goto(f"{address}#/keys?order=key&direction=asc")
         expect(link.first).to_have_text("empty text")
@@ -189,25 +186,192 @@ def test_the_chart_of_a_key_has_a_noise_band(browser: Browser, address: str) -> 
     with opened(browser) as page:
         page.goto(address)
         page.wait_for_selector(VIEWS["keys"])
-        page.locator("td.key a").first.click()
+        page.locator("th.key a").first.click()
         page.wait_for_selector(".chart canvas")
-        expect(page.locator(".legend")).to_contain_text("± 2 standard deviations")
-        expect(page.locator(".readout")).to_contain_text("±")
+        part = page.locator("#over-triggers")
+        expect(part.locator(".legend")).to_contain_text("± 2 standard deviations")
+        expect(part.locator(".readout")).to_contain_text("±")
         painted = page.evaluate(
-            "() => { const c = document.querySelector('.chart canvas');"
+            "() => { const c = document.querySelector('#over-triggers canvas');"
             " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
             " let n = 0; for (let i = 3; i < d.length; i += 4) if (d[i] > 20 && d[i] < 80) n++;"
             " return n }"
         )
         assert painted > 500  # the band is translucent
         page.click("summary")
-        expect(page.locator("details tbody tr")).to_have_count(4)
-        expect(page.locator("details tbody tr .final")).to_have_count(1)
-        expect(page.locator("p.lead")).to_contain_text("The last value is final.")
+        expect(part.locator("details tbody tr")).to_have_count(4)
+        expect(part.locator("details tbody tr .final")).to_have_count(1)
+        expect(part.locator("p.lead")).to_contain_text("The last value is final.")
         page.select_option("select[data-focus=column]", "people")
-        expect(page.locator(".legend")).to_contain_text("threshold for the key to appear")
+        expect(part.locator(".legend")).to_contain_text("threshold for the key to appear")
         page.select_option("select[data-focus=window]", index=1)
-        expect(page.locator("p.lead")).to_contain_text("01:00 – 02:00")
+        expect(part.locator("h2")).to_contain_text("01:00 – 02:00")
+
+
+def test_a_key_over_windows_has_its_changes(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}#/keys?search=/news")
+        page.locator("th.key a").first.click()
+        part = page.locator("#over-windows")
+        expect(part.locator("canvas")).to_have_count(1)
+        expect(part.locator("tbody tr")).to_have_count(3)
+        expect(part.locator(".note").first).to_contain_text("Released in 3 of 3 windows")
+        changes = part.locator("tbody tr td:last-child > span").all_inner_texts()
+        assert [bool(re.fullmatch(r"[+-]?[\d,]+ ± [\d.,]+", text)) for text in changes] == [
+            True,
+            True,
+            False,
+        ]
+        assert changes[-1] == "–"  # there is no window before the first
+        part.locator("tbody a").last.click()
+        expect(page.locator("#over-triggers h2")).to_contain_text("00:00 – 01:00")
+
+
+def test_a_single_release_is_a_number_and_no_dot(browser: Browser, address: str) -> None:
+    """Of one window that has one release."""
+
+    def once(route: Route) -> None:
+        body = route.fetch().json()
+        for name in ("triggers", "due"):
+            body[name] = body[name][-1:]
+        for name in ("values", "sd", "threshold"):
+            body[name] = [column and column[-1:] for column in body[name]]
+        route.fulfill(json=body)
+
+    def first(route: Route) -> None:
+        body = route.fetch().json()
+        body["values"][1:] = [None] * (len(body["values"]) - 1)
+        body["changes"] = [None] * len(body["changes"])
+        route.fulfill(json=body)
+
+    with opened(browser) as page:
+        page.route("**/key?*", once)
+        page.route("**/key/windows?*", first)
+        page.goto(address)
+        page.locator("th.key a").first.click()
+        expect(page.locator("#over-triggers .lead")).to_contain_text("Released once, at 2024-05-01")
+        expect(page.locator("#over-windows .note").first).to_contain_text("1 of 3 windows")
+        expect(page.locator("#over-windows .readout")).to_contain_text("±")
+        expect(page.locator(".chart")).to_have_count(0)
+
+
+def test_a_key_that_a_window_lacks_still_has_its_windows(browser: Browser, address: str) -> None:
+    absent = {"status": 404, "json": {"error": "No key."}}
+    with opened(browser) as page:
+        page.goto(address)
+        page.wait_for_selector(VIEWS["keys"])
+        where = page.locator("th.key a").first.get_attribute("href")
+    context = browser.new_context()
+    page = context.new_page()
+    page.route("**/key?*", lambda route: route.fulfill(**absent))
+    page.goto(f"{address}{where}")
+    expect(page.locator("#over-windows tbody tr")).to_have_count(3)
+    expect(page.locator("#over-triggers")).to_have_count(0)
+    context.close()
+
+
+@pytest.mark.parametrize("token", [None, "sesame"])
+def test_what_is_shown_can_be_downloaded(browser: Browser, ran: Path, token: str | None) -> None:
+    """Every view with values, also with a token, which a link could not send."""
+    environment = {} if token is None else {"DPSQLP_DASHBOARD_TOKEN": token}
+    with serving(ran / "state", **environment) as address:
+        context = browser.new_context(accept_downloads=True)
+        page = context.new_page()
+        page.goto(f"{address}#/keys?search=/page/00")
+        if token is not None:
+            page.fill("#token", token)
+            page.keyboard.press("Enter")
+        page.wait_for_selector(VIEWS["keys"])
+        assert downloaded(page, "these keys", "CSV", "popular-keys.csv").count(b"\n") == 11
+        page.locator("th.key a").first.click()
+        for what, name in (("the windows", "popular-key-windows"), ("the values", "popular-key")):
+            assert downloaded(page, what, "Parquet", f"{name}.parquet").startswith(b"PAR1")
+        go(page, "windows")
+        assert b'"/sport"' in downloaded(page, "these windows", "CSV", "popular-windows.csv")
+        context.close()
+
+
+def downloaded(page: Page, what: str, kind: str, name: str) -> bytes:
+    with page.expect_download(timeout=PATIENCE_MS) as found:
+        page.click(f'button[aria-label^="Download {what}"][aria-label$="{kind}"]')
+    assert found.value.suggested_filename == name
+    return found.value.path().read_bytes()
+
+
+def test_a_download_that_fails_says_so(browser: Browser, address: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector(VIEWS["keys"])
+    refused = {"status": 400, "json": {"error": "These rows are too many."}}
+    page.route("**/download?*", lambda route: route.fulfill(**refused))
+    page.click("text=Parquet")
+    expect(page.locator(".downloads .note")).to_contain_text("These rows are too many.")
+    expect(page.locator(".downloads button").first).to_be_enabled()
+    context.close()
+
+
+def test_name_epsilon_and_delta_are_on_every_view(browser: Browser, address: str) -> None:
+    for size in (PHONE, DESKTOP):
+        with opened(browser, size) as page:
+            page.goto(address)
+            page.wait_for_selector(VIEWS["keys"])
+            for view in VIEWS:
+                go(page, view)
+                expect(page.locator("#promise")).to_have_text("ε = 8, δ = 10⁻⁴ per user_id")
+                expect(page.locator("#promise")).to_be_in_viewport()
+                assert page.locator("#sink").input_value() == "popular"
+            go(page, "keys")
+            expect(page.locator(".bounds")).to_contain_text("biased down")
+            page.goto(f"{address}#/keys?sink=total")
+            expect(page.locator("#promise")).to_have_text("ε = 1, δ = 10⁻⁶ per user_id")
+            assert page.locator("#sink").input_value() == "total"
+
+
+def test_times_stand_for_triggers(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(address)
+        for view in VIEWS:
+            page.goto(f"{address}#/{view}")
+            page.wait_for_selector(VIEWS[view])
+            assert not re.search(r"[Tt]rigger \d", page.locator("body").inner_text()), view
+        expect(page.locator("#tick")).to_have_text("Last release: 2024-05-01 03:00 UTC.")
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_every_column_is_seen(browser: Browser, address: str, size: tuple[int, int]) -> None:
+    """And no text runs into another, with four long columns."""
+
+    def wide(route: Route) -> None:
+        body = route.fetch().json()
+        for sink in body["sinks"]:
+            sink["aggregates"] = [f"seconds_on_a_page_{n}" for n in range(4)]
+        route.fulfill(json=body)
+
+    def four(route: Route) -> None:
+        body = route.fetch().json()
+        for row in body["rows"]:
+            row["values"] = [{"value": 123_456_789, "sd": 5_432.1}] * 4
+        body["scale"] = [[0, 130_000_000]] * 4
+        route.fulfill(json=body)
+
+    with opened(browser, size) as page:
+        page.route("**/api/v1/sinks", wide)
+        page.route("**/keys?*", lambda route: four(route))
+        page.goto(f"{address}#/keys?order=views")
+        page.wait_for_selector(VIEWS["keys"])
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        boxes = page.evaluate(
+            "() => [...document.querySelector('table.keys tbody tr').children].map(cell => {"
+            " const { left, right, top, bottom } = cell.getBoundingClientRect();"
+            " return [left, right, top, bottom, cell.scrollWidth - cell.clientWidth]; })"
+        )
+        assert len(boxes) == 6
+        for left, right, top, bottom, hidden in boxes:
+            assert right - left > 60
+            assert bottom > top
+            assert hidden <= 1
+            assert 0 <= left < right <= size[0]
 
 
 def test_windows_are_compared(browser: Browser, address: str) -> None:
@@ -219,9 +383,10 @@ def test_windows_are_compared(browser: Browser, address: str) -> None:
         expect(page.locator("table.compared thead .final")).to_have_count(3)
         page.select_option("select[data-focus=count]", "2")
         expect(page.locator("table.compared thead th")).to_have_count(3)
-        assert (
-            page.locator("table.compared tbody tr").first.locator(".errorbar .noise").count() == 6
-        )
+        first = page.locator("table.compared tbody tr").first
+        expect(first.locator(".errorbar .noise")).to_have_count(6)
+        expect(first.locator(".change")).to_have_count(2)
+        expect(first.locator(".change").first).to_contain_text("±")
 
 
 def test_the_guarantee_is_in_words_and_numbers(browser: Browser, address: str) -> None:
@@ -338,7 +503,7 @@ def test_axe_finds_no_violation_and_nothing_sticks_out(
         page.wait_for_selector(VIEWS["keys"])
         for view in ("keys", "key", "windows", "privacy", "health"):
             if view == "key":
-                page.locator("td.key a").first.click()
+                page.locator("th.key a").first.click()
                 page.wait_for_selector(".chart canvas")
                 page.click("summary")
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,14 @@ from dpsqlp.dashboard.server import Settings, address, is_loopback, listen
 from dpsqlp.errors import PlanError
 
 TOKEN = "correct-horse"
-PROTECTED = ["/api/v1/sinks", f"{SINK}/keys", "/api/v1/health", "/openapi.json", "/metrics"]
+PROTECTED = [
+    "/api/v1/sinks",
+    f"{SINK}/keys",
+    f"{SINK}/keys/download",
+    "/api/v1/health",
+    "/openapi.json",
+    "/metrics",
+]
 
 
 @pytest.mark.parametrize("path", PROTECTED)
@@ -122,7 +130,9 @@ def test_paths_lead_nowhere(ran: Path, path: str) -> None:
     assert answer.status_code == 404, path
 
 
-@pytest.mark.parametrize("path", ["/", "/app.js", "/api/v1/sinks", "/metrics", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/", "/app.js", "/api/v1/sinks", f"{SINK}/keys/download", "/metrics", "/nothing"]
+)
 def test_every_answer_has_safe_headers(ran: Path, path: str) -> None:
     for answer in (
         client(ran / "state").get(path),
@@ -147,8 +157,12 @@ def test_the_page_loads_nothing_from_elsewhere(ran: Path) -> None:
     assert "://" not in page
     assert "<script>" not in page
     assert "style=" not in page
-    for name in ("app", "api", "dom", "charts", "keys", "key", "windows", "privacy", "health"):
-        text = asked.get(f"/{name}.js").text
+    static = resources.files("dpsqlp.dashboard") / "static"
+    names = {file.name for file in static.iterdir()} - {"uplot.js"}
+    for name in sorted(name for name in names if name.endswith(".js")):
+        answer = asked.get(f"/{name}")
+        assert answer.status_code == 200, name
+        text = answer.text
         assert text.replace("http://www.w3.org/2000/svg", "").count("://") == 0, name
         for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
             assert sink not in text, name

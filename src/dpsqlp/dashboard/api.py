@@ -5,42 +5,31 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
+import pyarrow as pa
 
 from dpsqlp.dashboard.archive import OPERATOR
-from dpsqlp.dashboard.encoding import encode_due, encode_number, encode_time, encode_window
+from dpsqlp.dashboard.encoding import (
+    encode_cells,
+    encode_changes,
+    encode_due,
+    encode_number,
+    encode_time,
+    encode_window,
+)
 from dpsqlp.dashboard.health import sink_health, worst_status
 from dpsqlp.dashboard.history import History, UnreadableReleaseError
-from dpsqlp.dashboard.key_index import KeyIndex
-from dpsqlp.dashboard.key_series import KeySeries
 from dpsqlp.dashboard.metadata import Window
-from dpsqlp.dashboard.release import Selection, as_number
+from dpsqlp.dashboard.release import Cell, as_number
 from dpsqlp.dashboard.release_sources import ReleaseSource
-from dpsqlp.dashboard.statement import guess_percent, plain_words
+from dpsqlp.dashboard.sink_view import KeysQuery, NotFoundError, Page, SinkView
+from dpsqlp.dashboard.statement import bounds_note, guess_percent, plain_words
 
 PAGE_SIZES = (1, 100)
 WINDOWS_COMPARED_MAX = 8
 T = TypeVar("T")
-
-
-class NotFoundError(Exception):
-    """The requested resource does not exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeysQuery:
-    """A request for a page of keys."""
-
-    window: int | None = None  # start in microseconds; None: the newest
-    search: str = ""
-    order: str | None = None  # None: the first aggregate
-    descending: bool = True
-    page: int = 1
-    size: int = 50
 
 
 class Api:
@@ -55,9 +44,8 @@ class Api:
     ) -> None:
         """`now` returns microseconds. `operator_state` is the state whose operator metrics are
         served. New releases are looked for at most once in `refresh_seconds`."""
-        self._histories = [History(source, refresh_seconds) for source in sources]
-        self._indexes = {history: KeyIndex(history) for history in self._histories}
-        self._series = {history: KeySeries(history) for history in self._histories}
+        self._views = [SinkView(source, refresh_seconds) for source in sources]
+        self._histories = [view.history for view in self._views]
         self._now = now
         self._operator_state = operator_state
 
@@ -96,7 +84,7 @@ class Api:
 
     def sink(self, name: str) -> dict[str, Any]:
         """One sink: columns, schedule, epsilon and delta."""
-        history = self._history(name)
+        history = self._view(name).history
         columns, metadata = history.columns(), history.metadata
         return {
             "name": name,
@@ -109,79 +97,68 @@ class Api:
             "epsilon": None if metadata is None else metadata.numbers["epsilon"],
             "delta": None if metadata is None else metadata.numbers["delta"],
             "unit": None if metadata is None else metadata.numbers["unit"],
+            "unit_period": None if metadata is None else metadata.numbers["unit_period"],
+            "bounds_note": bounds_note(None if metadata is None else metadata.numbers),
         }
 
     def windows(self, name: str) -> dict[str, Any]:
         """The windows of a sink, newest first."""
-        history = self._history(name)
+        history = self._view(name).history
         return {"windows": [encode_window(window) for window in history.windows()]}
 
     def keys(self, name: str, query: KeysQuery) -> dict[str, Any]:
         """A page of keys of one window, with the noise of each value."""
-        history = self._history(name)
-        columns = history.columns()
-        window = self._choose(history, query.window)
-        if window is None:
+        view = self._view(name)
+        page = view.page(query)
+        if page is None:
             return _no_keys(query)
-        release = history.release(window.trigger)
-        start = as_number(window.start_us)
-        order = query.order or next(iter(columns.aggregates), "key")
-        if order != "key" and order not in columns.aggregates:
-            raise NotFoundError("`order` does not name an aggregate of this sink.")
-        rows = release.select(Selection(start, query.search, order, query.descending))
-        first = (query.page - 1) * query.size
-        shown = rows[first : first + query.size]
-        index = self._indexes[history]
-        return {
-            "trigger": window.trigger,
-            "due": encode_due(history.metadata, window.trigger),
-            "window": encode_window(window),
-            "total": len(rows),
-            "page": query.page,
-            "pages": max(math.ceil(len(rows) / query.size), 1),
-            "scale": release.scale(start),
+        return _describe(view, page, query) | {
+            "scale": page.release.scale(as_number(page.window.start_us)),
             "rows": [
-                {"id": index.id_of(key), "key": list(key), "values": release.cells(row)}
-                for key, row in zip(release.keys_of(shown), shown.tolist(), strict=True)
+                {"id": view.index.id_of(key), "key": list(key), "values": page.release.cells(row)}
+                for key, row in zip(page.keys, page.rows.tolist(), strict=True)
             ],
         }
 
     def compare(self, name: str, query: KeysQuery, count: int) -> dict[str, Any]:
-        """A page of keys of one window, with their values in that window and the ones before."""
-        history = self._history(name)
-        answer = self.keys(name, query)
-        if answer["window"] is None:
-            return answer | {"windows": []}
-        windows = history.windows()
-        first = [encode_window(window) for window in windows].index(answer["window"])
-        compared = windows[first : first + count]
-        wanted = [tuple(row["key"]) for row in answer["rows"]]
-        for row in answer["rows"]:
-            row["windows"] = []
-            del row["values"]
+        """A page of keys of one window, with their values in that window and the ones before, and
+        the changes from window to window."""
+        view = self._view(name)
+        page = view.page(query)
+        if page is None:
+            return _no_keys(query) | {"windows": []}
+        windows = view.windows_until(page.window, count + 1)  # the last for its change alone
+        cells: list[list[list[Cell] | None]] = [[] for _ in page.keys]  # by key and window
         scales = []
-        for window in compared:
-            release = history.release(window.trigger)
-            start = as_number(window.start_us)
-            found = release.find(wanted, start)
+        for window in windows:
+            release, start = view.history.release(window.trigger), as_number(window.start_us)
+            found = release.find(page.keys, start)
             scales.append(release.scale(start))
-            for key, row in zip(wanted, answer["rows"], strict=True):
-                row["windows"].append(release.cells(found[key]) if key in found else None)
-        answer["scale"] = [
-            [min(ends[0] for ends in scale), max(ends[1] for ends in scale)]
-            for scale in zip(*scales, strict=True)
-        ]
-        return answer | {"windows": [encode_window(window) for window in compared]}
+            for key, row in zip(page.keys, cells, strict=True):
+                row.append(release.cells(found[key]) if key in found else None)
+        return _describe(view, page, query) | {
+            "windows": [encode_window(window) for window in windows[:count]],
+            "scale": [
+                [min(ends[0] for ends in scale), max(ends[1] for ends in scale)]
+                for scale in zip(*scales[:count], strict=True)
+            ],
+            "rows": [
+                {
+                    "id": view.index.id_of(key),
+                    "key": list(key),
+                    "windows": row[:count],
+                    "changes": encode_changes(row, windows)[:count],
+                }
+                for key, row in zip(page.keys, cells, strict=True)
+            ],
+        }
 
     def key(self, name: str, identity: str, start_us: int | None) -> dict[str, Any]:
         """The values of one key over the triggers of a window."""
-        history = self._history(name)
-        window = self._choose(history, start_us)
-        key = None if window is None else self._indexes[history].find(identity, window)
-        points = [] if key is None or window is None else self._series[history].points(key, window)
-        if key is None or window is None or not points:
-            raise NotFoundError("No key with this id was released in this window.")
-        columns = history.columns()
+        view = self._view(name)
+        key, window = view.find(identity, start_us)
+        points = view.points_in(key, window)
+        columns, metadata = view.history.columns(), view.history.metadata
         aggregates = range(len(columns.aggregates))
         integer = columns.is_integer
         return {
@@ -189,17 +166,50 @@ class Api:
             "key": list(key),
             "window": encode_window(window),
             "triggers": [point.trigger for point in points],
-            "due": [encode_due(history.metadata, point.trigger) for point in points],
+            "due": [encode_due(metadata, point.trigger) for point in points],
             "values": [
                 [encode_number(p.values[n], integer[n]) for p in points] for n in aggregates
             ],
             "sd": [[encode_number(p.deviations[n]) for p in points] for n in aggregates],
-            "threshold": self._thresholds(history, window, [point.trigger for point in points]),
+            "threshold": self._thresholds(
+                view.history, window, [point.trigger for point in points]
+            ),
         }
+
+    def key_windows(self, name: str, identity: str, start_us: int | None) -> dict[str, Any]:
+        """The values of one key in the newest release of each window, and the changes."""
+        view = self._view(name)
+        key, _ = view.find(identity, start_us)
+        windows = view.history.windows()
+        integer = view.history.columns().is_integer
+        points = view.points_over(key, windows)
+        cells = [None if point is None else encode_cells(point, integer) for point in points]
+        return {
+            "id": identity,
+            "key": list(key),
+            "windows": [encode_window(window) for window in windows],
+            "values": cells,
+            "changes": encode_changes(cells, windows),
+        }
+
+    def keys_rows(self, name: str, query: KeysQuery, count: int = 1) -> pa.Table:
+        """The released rows of a page of keys in its window and the ones before."""
+        return self._view(name).rows_of_page(query, count)
+
+    def key_rows(self, name: str, identity: str, start_us: int | None) -> pa.Table:
+        """The released rows of one key over the triggers of a window."""
+        view = self._view(name)
+        return view.rows_in(*view.find(identity, start_us))
+
+    def key_windows_rows(self, name: str, identity: str, start_us: int | None) -> pa.Table:
+        """The released rows of one key in the newest release of each window."""
+        view = self._view(name)
+        key, _ = view.find(identity, start_us)
+        return view.rows_over(key, view.history.windows())
 
     def statement(self, name: str) -> dict[str, Any]:
         """The privacy guarantee, in plain words and in numbers."""
-        metadata = self._history(name).metadata
+        metadata = self._view(name).history.metadata
         if metadata is None:
             raise NotFoundError(
                 "Releases alone do not contain the privacy guarantee. Serve a state that was run"
@@ -221,7 +231,7 @@ class Api:
 
     def operator(self, name: str) -> dict[str, Any]:
         """The operator metrics of a sink, which are not private."""
-        self._history(name)
+        self._view(name)
         if self._operator_state is None:
             raise NotFoundError("Operator metrics are off. To serve them, give --operator-metrics.")
         try:
@@ -245,25 +255,12 @@ class Api:
             history.refresh()
         return self._histories
 
-    def _history(self, name: str) -> History:
-        for history in self._refreshed():
-            if history.name == name:
-                return history
+    def _view(self, name: str) -> SinkView:
+        self._refreshed()
+        for view in self._views:
+            if view.history.name == name:
+                return view
         raise NotFoundError("There is no sink of this name. See /api/v1/sinks.")
-
-    def _choose(self, history: History, start_us: int | None) -> Window | None:
-        """The requested window, or the newest one that has rows in the last release."""
-        windows = history.windows()
-        if start_us is not None:
-            for window in windows:
-                if window.start_us == start_us:
-                    return window
-            raise NotFoundError("No window starts at this time.")
-        if not windows:
-            return None
-        newest = history.release(windows[0].trigger).window
-        starts = set(np.unique(newest).tolist()) if len(windows) > 1 else set()
-        return next((w for w in windows if as_number(w.start_us) in starts), windows[0])
 
     def _thresholds(self, history: History, window: Window, triggers: list[int]) -> list[Any]:
         """For each aggregate: the selection thresholds if it is the count that key selection
@@ -275,6 +272,17 @@ class Api:
         first, _ = metadata.trigger_range(window.start_us)
         thresholds = [metadata.numbers["selection"]["thresholds"][t - first] for t in triggers]
         return [thresholds if name in compared else None for name in history.columns().aggregates]
+
+
+def _describe(view: SinkView, page: Page, query: KeysQuery) -> dict[str, Any]:
+    return {
+        "trigger": page.window.trigger,
+        "due": encode_due(view.history.metadata, page.window.trigger),
+        "window": encode_window(page.window),
+        "total": page.total,
+        "page": query.page,
+        "pages": max(math.ceil(page.total / query.size), 1),
+    }
 
 
 def _no_keys(query: KeysQuery) -> dict[str, Any]:

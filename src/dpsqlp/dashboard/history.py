@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dpsqlp.dashboard.cache import LruCache
 from dpsqlp.dashboard.metadata import WINDOWS_MAX, Metadata, Window
@@ -128,16 +130,32 @@ class History:
         return self._columns or _planned_columns(self.metadata)
 
     def points(
-        self, keys: Sequence[Key], start: int, triggers: Sequence[int]
+        self, keys: Sequence[Key], starts: Sequence[int], triggers: Sequence[int]
     ) -> dict[Key, list[Point]]:
-        """The values of some keys in one window at some triggers."""
+        """The values of some keys in some windows at some triggers."""
         columns = self.columns()
+        return self._read_all(
+            triggers, lambda files: self.reader.points(keys, starts, files, columns)
+        )
+
+    def rows_of_key(self, key: Key, starts: Sequence[int], triggers: Sequence[int]) -> pa.Table:
+        """The released rows of a key in some windows at some triggers."""
+        columns = self.columns()
+        return self._read_all(
+            triggers, lambda files: self.reader.rows_of_key(key, starts, files, columns)
+        )
+
+    def rows_at(self, trigger: int, numbers: NDArray[np.int64]) -> pa.Table:
+        """The released rows of some row numbers of a release, in this order."""
+        return self.read(trigger, lambda file: self.reader.rows_at(file, numbers))
+
+    def _read_all(self, triggers: Sequence[int], read: Callable[[list[Path]], T]) -> T:
+        """Read several release files together."""
         try:
-            files = [self._files[trigger] for trigger in triggers]
-            return self.reader.points(keys, start, files, columns)
+            return read([self._files[trigger] for trigger in triggers])
         except duckdb.Error:
             for trigger in triggers:  # read the files one by one to find the unreadable one
-                self.read(trigger, lambda file: self.reader.points(keys, start, [file], columns))
+                self.read(trigger, lambda file: read([file]))
             raise
 
     def read(self, trigger: int, read: Callable[[Path], T]) -> T:

@@ -50,7 +50,7 @@ class KeySeries:
             return []
         series = self._series.get((key, start))
         if series is None:
-            points = self._history.points([key], start, triggers)[key]
+            points = self._history.points([key], [start], triggers)[key]
             if not points:
                 self._misses.put((key, window), True)
                 return []
@@ -69,7 +69,7 @@ class KeySeries:
             and (other.requested or other is series)
         }
         new = triggers[bisect.bisect_right(triggers, series.read_until) :]
-        found = self._history.points(list(extended), start, new)
+        found = self._history.points(list(extended), [start], new)
         for key, other in extended.items():
             still = [point for point in other.points if point.trigger >= triggers[0]]
             other.points, other.read_until, other.requested = [*still, *found[key]], new[-1], False

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from dpsqlp.dashboard.api import Api, NotFoundError
+from dpsqlp.dashboard.api import Api
+from dpsqlp.dashboard.sink_view import NotFoundError
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PUBLIC = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+from dpsqlp.dashboard.download import FORMATS, MEDIA_TYPES, ROWS_MAX
+
 Schema = dict[str, Any]
 
 _TEXT: Schema = {"type": "string"}
@@ -69,6 +71,18 @@ _KEY_ID = _parameter(
     " columns, as texts, in a JSON array without spaces.",
     required=True,
 )
+_ROWS = _parameter(
+    "size",
+    {"type": "integer", "minimum": 1, "maximum": ROWS_MAX},
+    f"Rows per page. Default: {ROWS_MAX}.",
+)
+_FORMAT = _parameter(
+    "format",
+    {"type": "string", "enum": list(FORMATS)},
+    "Default: `csv`, with texts that no"
+    " spreadsheet takes for a formula: see the documentation. `parquet` has the rows as they are.",
+)
+_KEYS_FILE_QUERY = [*(p for p in _KEYS_QUERY if p["name"] != "size"), _ROWS, _FORMAT]
 _PAGE: dict[str, Schema] = {
     "trigger": _or_null(_WHOLE),
     "due": _or_null(_TIME),
@@ -91,6 +105,8 @@ _SCHEMAS: dict[str, Schema] = {
         epsilon=_or_null(_NUMBER),
         delta=_or_null(_NUMBER),
         unit=_or_null(_list(_TEXT)),
+        unit_period=_or_null(_TEXT),
+        bounds_note=_TEXT,
     ),
     "Sinks": _object(sinks=_list(_ref("Sink"))),
     "Window": _object(
@@ -102,6 +118,8 @@ _SCHEMAS: dict[str, Schema] = {
     ),
     "Windows": _object(windows=_list(_ref("Window"))),
     "Cell": _object(value=_or_null(_NUMBER), sd=_or_null(_NUMBER)),
+    "Cells": _or_null(_list(_ref("Cell"))),
+    "Changes": _or_null(_list(_or_null(_ref("Cell")))),
     "Keys": _object(**_PAGE, rows=_list(_object(id=_TEXT, key=_KEY, values=_list(_ref("Cell"))))),
     "Comparison": _object(
         **_PAGE,
@@ -110,9 +128,17 @@ _SCHEMAS: dict[str, Schema] = {
             _object(
                 id=_TEXT,
                 key=_KEY,
-                windows=_list({"anyOf": [_list(_ref("Cell")), {"type": "null"}]}),
+                windows=_list(_ref("Cells")),
+                changes=_list(_ref("Changes")),
             )
         ),
+    ),
+    "KeyWindows": _object(
+        id=_TEXT,
+        key=_KEY,
+        windows=_list(_ref("Window")),
+        values=_list(_ref("Cells")),
+        changes=_list(_ref("Changes")),
     ),
     "KeySeries": _object(
         id=_TEXT,
@@ -184,6 +210,31 @@ def description(operator: bool) -> dict[str, Any]:
             "KeySeries",
             [_KEY_ID, _WINDOW_START],
         ),
+        f"{sink}/key/windows": _get(
+            "keyWindows",
+            "The values of one key in the newest release of each window, newest first, and their"
+            " changes between final windows that follow each other.",
+            "KeyWindows",
+            [_KEY_ID, _WINDOW_START],
+        ),
+        f"{sink}/keys/download": _get_file(
+            "keysFile", "The released rows of a page of keys.", _KEYS_FILE_QUERY
+        ),
+        f"{sink}/compare/download": _get_file(
+            "compareFile",
+            "The released rows of a page of keys in a window and the ones before.",
+            [*_KEYS_FILE_QUERY, _WINDOWS_COMPARED],
+        ),
+        f"{sink}/key/download": _get_file(
+            "keyFile",
+            "The released rows of one key over the triggers of a window.",
+            [_KEY_ID, _WINDOW_START, _FORMAT],
+        ),
+        f"{sink}/key/windows/download": _get_file(
+            "keyWindowsFile",
+            "The released rows of one key in the newest release of each window.",
+            [_KEY_ID, _WINDOW_START, _FORMAT],
+        ),
         f"{sink}/statement": _get(
             "statement", "The privacy guarantee, in plain words and in numbers.", "Statement"
         ),
@@ -242,3 +293,10 @@ def _get(
             },
         }
     }
+
+
+def _get_file(operation: str, text: str, query: list[Schema]) -> Schema:
+    described = _get(operation, text, "Error", query)
+    contents = {kind.split(";")[0]: {"schema": _TEXT} for kind in MEDIA_TYPES.values()}
+    described["get"]["responses"]["200"]["content"] = contents
+    return described

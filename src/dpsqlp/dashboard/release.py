@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Key = tuple[str | None, ...]  # the key columns as texts
+Cell = dict[str, Any]  # value, sd
 _encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 WHOLE_STREAM = np.iinfo(np.int64).min  # the window start of a query without windows
 
@@ -98,7 +99,7 @@ class Release:
                 scale.append([float(low.min(initial=0.0)), float(high.max(initial=0.0))])
         return scale
 
-    def cells(self, row: int) -> list[dict[str, Any]]:
+    def cells(self, row: int) -> list[Cell]:
         """The released values of a row and their standard deviations."""
         return [
             {"value": number(values[row], integer), "sd": None if sd is None else number(sd[row])}

@@ -11,6 +11,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpsqlp.dashboard.metadata import Metadata
@@ -25,9 +26,10 @@ _INTEGERS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT", "UBIGINT", "UINTEGER", 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The released values of one key at one trigger."""
+    """The released values of one key in one window at one trigger."""
 
     trigger: int
+    window: int  # start in microseconds, or WHOLE_STREAM
     values: tuple[float, ...]
     deviations: tuple[float | None, ...]
 
@@ -116,41 +118,66 @@ class ReleaseReader:
         return found["prefix"], np.flatnonzero(found["uncertain"])
 
     def points(
-        self, keys: Sequence[Key], start: int, files: Sequence[Path], columns: Columns
+        self, keys: Sequence[Key], starts: Sequence[int], files: Sequence[Path], columns: Columns
     ) -> dict[Key, list[Point]]:
-        """The values of some keys in one window, ordered by trigger."""
+        """The values of some keys in some windows, ordered by trigger and window."""
         values, deviations = _aggregate_sql(columns)
-        whole = start == WHOLE_STREAM
-        where = ["window_start IS NULL" if whole else "window_start = make_timestamp(?)"]
-        names = [_literal(file) for file in files]
-        bound: list[object] = [names] if whole else [names, start]
-        for number, (name, kind) in enumerate(zip(columns.keys, columns.key_types, strict=True)):
-            column = quote_identifier(name)
-            texts = sorted({text for key in keys if (text := key[number]) is not None})
-            ways = [f"{column} IS NULL"] if any(key[number] is None for key in keys) else []
-            if texts and kind in ("FLOAT", "DOUBLE"):  # Parquet statistics leave out NaN
-                ways.append(f"{_as_text(name)} IN ({', '.join('?' for _ in texts)})")
-            elif texts:
-                listed = ", ".join(f"TRY_CAST(? AS {kind})" for _ in texts)
-                ways.append(f"{column} IN ({listed})")
-            bound += texts
-            where.append(f"({' OR '.join(ways)})")
-        if len(columns.keys) > 1 and len(keys) > 1:  # only these combinations of key columns
-            where.append(f"list_contains(?::VARCHAR[][], [{', '.join(_key_texts(columns))}])")
-            bound.append([list(key) for key in keys])
-        selected = ["trigger", *_key_texts(columns), *values, *deviations]
-        rows = self._database.execute(
-            f"SELECT {', '.join(selected)} FROM {_FILES} WHERE {' AND '.join(where)}"
-            " ORDER BY trigger",
-            bound,
-        ).fetchall()
+        window = f"coalesce(epoch_us(window_start), {int(WHOLE_STREAM)})"
+        selected = ["trigger", window, *_key_texts(columns), *values, *deviations]
+        query = _key_query(selected, keys, starts, files, columns)
+        rows = self._database.execute(*query).fetchall()
         found: dict[Key, list[Point]] = {key: [] for key in keys}
-        begin, many = 1 + len(columns.keys), len(values)
+        begin, many = 2 + len(columns.keys), len(values)
         for row in rows:
-            if row[1:begin] in found:  # equal values can have different texts
+            if row[2:begin] in found:  # equal values can have different texts
                 parts = (row[at : at + many] for at in (begin, begin + many))
-                found[row[1:begin]].append(Point(row[0], *parts))
+                found[row[2:begin]].append(Point(row[0], row[1], *parts))
         return found
+
+    def rows_of_key(
+        self, key: Key, starts: Sequence[int], files: Sequence[Path], columns: Columns
+    ) -> pa.Table:
+        """The released rows of a key in some windows, ordered by trigger and window."""
+        query, bound = _key_query(["*"], [key], starts, files, columns)
+        return self._database.sql(query, params=bound).to_arrow_table()
+
+    def rows_at(self, file: Path, numbers: NDArray[np.int64]) -> pa.Table:
+        """The released rows of some row numbers, in this order."""
+        return pq.ParquetFile(file).read(use_threads=False).take(pa.array(numbers))
+
+
+def _key_query(
+    selected: Sequence[str],
+    keys: Sequence[Key],
+    starts: Sequence[int],
+    files: Sequence[Path],
+    columns: Columns,
+) -> tuple[str, list[object]]:
+    """The query of the rows of some keys in some windows, and its parameters."""
+    bound: list[object] = [[_literal(file) for file in files]]
+    where = ["window_start IS NULL"]
+    if WHOLE_STREAM not in starts:
+        where = [f"window_start IN ({', '.join('make_timestamp(?)' for _ in starts)})"]
+        bound += starts
+    for number, (name, kind) in enumerate(zip(columns.keys, columns.key_types, strict=True)):
+        column = quote_identifier(name)
+        texts = sorted({text for key in keys if (text := key[number]) is not None})
+        ways = [f"{column} IS NULL"] if any(key[number] is None for key in keys) else []
+        if texts and kind in ("FLOAT", "DOUBLE"):  # Parquet statistics leave out NaN
+            ways.append(f"{_as_text(name)} IN ({', '.join('?' for _ in texts)})")
+        elif texts:
+            listed = ", ".join(f"TRY_CAST(? AS {kind})" for _ in texts)
+            ways.append(f"{column} IN ({listed})")
+        bound += texts
+        where.append(f"({' OR '.join(ways)})")
+    if len(columns.keys) > 1 and len(keys) > 1:  # only these combinations of key columns
+        where.append(f"list_contains(?::VARCHAR[][], [{', '.join(_key_texts(columns))}])")
+        bound.append([list(key) for key in keys])
+    query = (
+        f"SELECT {', '.join(selected)} FROM {_FILES} WHERE {' AND '.join(where)}"
+        " ORDER BY trigger, window_start"
+    )
+    return query, bound
 
 
 def _key_texts(columns: Columns) -> list[str]:

@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dpsqlp.dashboard.download import Download
+
 JSON = "application/json"
 _JAVASCRIPT = "text/javascript; charset=utf-8"
 # The only files that are served: no request path is ever joined to a folder.
@@ -24,8 +26,11 @@ _FILES = {
     "/api.js": ("api.js", _JAVASCRIPT),
     "/dom.js": ("dom.js", _JAVASCRIPT),
     "/charts.js": ("charts.js", _JAVASCRIPT),
+    "/download.js": ("download.js", _JAVASCRIPT),
     "/keys.js": ("keys.js", _JAVASCRIPT),
     "/key.js": ("key.js", _JAVASCRIPT),
+    "/key_windows.js": ("key_windows.js", _JAVASCRIPT),
+    "/key_triggers.js": ("key_triggers.js", _JAVASCRIPT),
     "/windows.js": ("windows.js", _JAVASCRIPT),
     "/privacy.js": ("privacy.js", _JAVASCRIPT),
     "/health.js": ("health.js", _JAVASCRIPT),
@@ -55,6 +60,13 @@ def respond(request: Request, body: bytes, tag: str, media_type: str) -> Respons
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type=media_type, headers=headers)
+
+
+def respond_download(download: Download) -> Response:
+    """A file that the browser saves."""
+    headers = {"Content-Disposition": f'attachment; filename="{download.name}"'}
+    headers["Cache-Control"] = "private, no-store"
+    return Response(download.body, media_type=download.media_type, headers=headers)
 
 
 def respond_error(status: int, text: str) -> Response:

@@ -35,6 +35,19 @@ def guess_percent(numbers: dict[str, Any]) -> int:
     return min(math.ceil(100 * (0.5 + apart / 2)), 100)
 
 
+def bounds_note(numbers: dict[str, Any] | None) -> str:
+    """What the bounds on a unit do to values, which no standard deviation includes."""
+    unit = "unit" if numbers is None else " and ".join(numbers["unit"])
+    clamped = ""
+    if numbers is None or any(c["kind"] in ("sum", "squares") for c in numbers["columns"]):
+        clamped = ", and values that are summed are clamped"
+    return (
+        f"Records beyond the bounds on each {unit} are dropped{clamped}. Counts, and sums of values"
+        " that are not negative, are therefore biased down. No error bar and no _sd includes this:"
+        " they are the noise alone."
+    )
+
+
 def _short(number: float) -> str:
     return f"{float(f'{number:.3g}'):,.0f}" if 100 <= number < 1e15 else f"{number:.3g}"
 

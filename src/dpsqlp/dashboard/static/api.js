@@ -15,7 +15,7 @@ export function storeToken(token) {
   sessionStorage.setItem(TOKEN, token);
 }
 
-export async function request(path, parameters = {}) {
+async function fetched(path, parameters) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== null && value !== undefined && value !== "") query.set(name, value);
@@ -29,7 +29,22 @@ export async function request(path, parameters = {}) {
     const { error } = await response.json().catch(() => ({}));
     throw new RequestError(response.status, error || `The server returned status ${response.status}.`);
   }
-  return response.json();
+  return response;
+}
+
+export async function request(path, parameters = {}) {
+  return (await fetched(path, parameters)).json();
+}
+
+// A link could not carry the token, so the file is fetched and then saved.
+export async function save(path, parameters) {
+  const response = await fetched(path, parameters);
+  const [, name] = /filename="([\w.-]+)"/.exec(response.headers.get("Content-Disposition"));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await response.blob());
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 export const sinkPath = (name, resource) => `/api/v1/sinks/${encodeURIComponent(name)}${resource}`;

@@ -1,7 +1,7 @@
 // The frame around the views: routing, polling, theme, token.
 
 import { request, RequestError, sinkPath, storeToken, Unauthorized } from "./api.js";
-import { h } from "./dom.js";
+import { h, moment, small } from "./dom.js";
 import { keysView } from "./keys.js";
 import { keyView } from "./key.js";
 import { windowsView } from "./windows.js";
@@ -49,6 +49,7 @@ function context(sink) {
     get health() {
       return state.health;
     },
+    path: (resource) => sinkPath(sink.name, resource),
     request: (resource, given) => request(sinkPath(sink.name, resource), given),
     link: (name, id = "", given = {}) => link(name, id, { ...shared, ...given }),
     change: (given, { replace = false } = {}) => {
@@ -71,6 +72,7 @@ async function draw({ keepFocus = false } = {}) {
     else entry.removeAttribute("aria-current");
     entry.href = link(entry.dataset.view, "", state.sinks.length > 1 ? { sink: sink?.name } : {});
   }
+  showPromise(sink);
   document.title = `${TITLES[view]}${sink ? ` · ${sink.name}` : ""} · dpsqlp`;
   if (!sink) {
     main.replaceChildren(h("h1", {}, "No sinks"), h("p", {}, "The server has no sink to show."));
@@ -87,12 +89,11 @@ async function draw({ keepFocus = false } = {}) {
     state.view?.end?.();
     state.view = drawn;
     const typed = focused === "search" ? document.activeElement : null;
-    const scrolled = keepFocus ? main.querySelector(".scroll")?.scrollLeft ?? 0 : 0;
+    const scrolled = keepFocus ? [...main.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]) : [];
     const caret = typed?.selectionStart;
     main.replaceChildren(...drawn.nodes);
     drawn.shown?.();
-    const box = main.querySelector(".scroll");
-    if (box) box.scrollLeft = scrolled;
+    main.querySelectorAll(".scroll").forEach((box, n) => box.scrollTo(...(scrolled[n] ?? [0, 0])));
     if (focused) refocus(main, focused, typed?.value, caret);
     state.stale = false;
     clearError();
@@ -178,6 +179,23 @@ function showSinks() {
   );
 }
 
+// The name of the pipeline and what it promises, on every view.
+function showPromise(sink) {
+  if (sink) $("sink").value = sink.name;
+  $("name").hidden = state.sinks.length !== 1;
+  $("name").textContent = sink?.name ?? "";
+  const known = sink && sink.epsilon !== null;
+  const unit = known && [sink.unit.join(", "), sink.unit_period].filter(Boolean).join(" within ");
+  $("promise").textContent = known ? `ε = ${small(sink.epsilon)}, δ = ${small(sink.delta)} per ${unit}` : "";
+}
+
+// The time of the last release, or its number if the schedule is unknown.
+function showLast() {
+  const health = state.health.sinks.find(({ name }) => name === chosenSink()?.name);
+  const last = health?.last_trigger ?? null;
+  $("tick").textContent = last === null ? "" : `Last release: ${health.last_due ? moment(health.last_due) : `trigger ${last}`}.`;
+}
+
 // The time until the next poll: until the next trigger is due, if the schedule is known.
 function pollDelay() {
   if (state.failures) return Math.min(POLL_MIN_MS * 2 ** state.failures, RETRY_MAX_MS);
@@ -203,8 +221,7 @@ async function poll() {
       state.version = version;
       showSinks();
       await draw({ keepFocus: !first });
-      const last = chosenSink()?.last_trigger;
-      $("tick").textContent = last === null || last === undefined ? "" : `Last trigger: ${last}.`;
+      showLast();
     } else {
       clearError();
       state.view?.tick?.();

@@ -58,6 +58,13 @@ export function around(sd) {
   return sd === null || sd === undefined ? "" : `± ${number(Number((2 * sd).toPrecision(3)))}`;
 }
 
+// A change, with its sign.
+export function change(cell) {
+  if (!cell) return "–";
+  const sign = cell.value > 0 ? "+" : "";
+  return `${sign}${number(cell.value)} ${around(cell.sd)}`.trim();
+}
+
 export function small(value) {
   if (value === 0 || (Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6)) return fine.format(value);
   const [mantissa, power] = value.toExponential(2).split("e");
@@ -80,6 +87,28 @@ export function windowName(window) {
   if (midnight && days === 1) return start.slice(0, 10);
   const sameDay = start.slice(0, 10) === end.slice(0, 10);
   return `${start} – ${sameDay ? end.slice(11) : end}`;
+}
+
+// A table whose rows become cards on a narrow screen. `heads`: {title, content?, kind?}, where `kind`
+// is a class of the column. A row is a list of the contents of its cells. Roles are explicit, because
+// another layout takes them away.
+export function table(label, heads, rows, kind = "plain") {
+  const head = heads.map((one) => h("th", { scope: "col", role: "columnheader", class: one.kind }, one.content ?? one.title));
+  const body = rows.map((cells) => h("tr", { role: "row" }, cells.map((content, n) => {
+    const properties = { class: heads[n].kind, "data-name": heads[n].title };
+    return n ? h("td", { role: "cell", ...properties }, h("span", {}, content)) : h("th", { scope: "row", role: "rowheader", ...properties }, content);
+  })));
+  // The keyboard reaches the other kinds by their links.
+  const reached = kind === "plain" ? { tabindex: 0, role: "region", "aria-label": label } : {};
+  return h("div", { class: "scroll", ...reached },
+    h("table", { class: `stacks ${kind}`, role: "table", "aria-label": label },
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)),
+      h("tbody", { role: "rowgroup" }, body)));
+}
+
+// What the bounds on a unit do to values.
+export function boundsNote(sink) {
+  return h("p", { class: "note bounds", role: "note" }, sink.bounds_note);
 }
 
 // A bar from zero to the value, with an error bar of two standard deviations.

@@ -33,7 +33,7 @@ export async function healthView(context) {
 function cards(health) {
   return health.sinks.map((sink) => {
     const facts = [
-      ["Last commit", sink.last_trigger === null ? "none yet" : `trigger ${sink.last_trigger}${sink.last_due ? `, due ${moment(sink.last_due)}` : ""}`],
+      ["Last commit", sink.last_trigger === null ? "none yet" : sink.last_due ? moment(sink.last_due) : `trigger ${sink.last_trigger}`],
       sink.seconds_since_due === null ? null : ["Time since", span(sink.seconds_since_due)],
       ["Next trigger", next(sink, health)],
       sink.triggers_run === null ? null : ["Triggers run", `${number(sink.triggers_run)}${sink.triggers_in_all === null ? "" : ` of ${number(sink.triggers_in_all)}`}`],

@@ -1,6 +1,7 @@
 // The keys of one window by released value, with error bars.
 
-import { around, choice, errorBar, h, keyText, moment, number, windowName } from "./dom.js";
+import { around, boundsNote, choice, errorBar, h, keyText, moment, number, table, windowName } from "./dom.js";
+import { downloads } from "./download.js";
 
 const SIZE = 50;
 let typing = null; // delays a search while it is typed
@@ -8,15 +9,9 @@ let typing = null; // delays a search while it is typed
 export async function keysView(context) {
   const { sink, parameters } = context;
   const order = parameters.order || sink.aggregates[0] || "key";
+  const asked = { window: parameters.window, search: parameters.search, order, direction: parameters.direction };
   const [page, { windows }] = await Promise.all([
-    context.request("/keys", {
-      window: parameters.window,
-      search: parameters.search,
-      order,
-      direction: parameters.direction,
-      page: parameters.page,
-      size: SIZE,
-    }),
+    context.request("/keys", { ...asked, page: parameters.page, size: SIZE }),
     context.request("/windows"),
   ]);
   return {
@@ -24,8 +19,10 @@ export async function keysView(context) {
       h("h1", {}, sink.keys.length ? `Keys by ${order === "key" ? "name" : order}` : "Totals"),
       page.trigger === null ? null : summary(page),
       controls(context, windows, page, [sortControl(context, order)]),
-      page.rows.length ? table(context, page, order) : nothing(context, page),
+      page.rows.length ? listed(context, page, order) : nothing(context, page),
       pager(context, page),
+      page.rows.length ? downloads(context, "/keys", asked, "these keys") : null,
+      sink.aggregates.length ? boundsNote(sink) : null,
     ].filter(Boolean),
   };
 }
@@ -82,46 +79,31 @@ function sortControl(context, order) {
   return choice("Order", ways, now, change, { "data-focus": "order" });
 }
 
-function table(context, page, order) {
+function listed(context, page, order) {
   const { sink } = context;
   const shown = Math.max(sink.aggregates.indexOf(order), 0);
   const others = sink.aggregates.map((_, n) => n).filter((n) => n !== shown);
-  const head = [
-    h("th", { scope: "col", role: "columnheader" }, sink.keys.join(" · ") || "records"),
-    sink.aggregates.length
-      ? h("th", { scope: "col", role: "columnheader", class: "number" }, `${sink.aggregates[shown]} ± 2 sd`)
-      : null,
-    sink.aggregates.length ? h("th", { scope: "col", role: "columnheader", class: "bars" }, scaleOf(page.scale[shown])) : null,
-    ...others.map((n) => h("th", { scope: "col", role: "columnheader", class: "number other" }, `${sink.aggregates[n]} ± 2 sd`)),
-  ].filter(Boolean);
-  return h(
-    "table",
-    { class: "keys", role: "table", "aria-label": "Released keys" },
-    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)),
-    h("tbody", { role: "rowgroup" }, page.rows.map((row) => line(context, row, page, shown, others))),
-  );
+  const [first] = sink.aggregates.length ? [shown] : [];
+  const title = (n) => `${sink.aggregates[n]} ± 2 sd`;
+  const heads = [
+    { title: sink.keys.join(" · ") || "records", kind: "key" },
+    ...(first === undefined ? [] : [
+      { title: title(first), kind: "number first" },
+      { title: "", content: scaleOf(page.scale[first]), kind: "bars" },
+    ]),
+    ...others.map((n) => ({ title: title(n), kind: "number" })),
+  ];
+  const rows = page.rows.map((row) => [
+    h("a", { href: context.link("key", row.id, { window: page.window.start_us }), "data-focus": `key-${row.id}` }, keyText(row.key)),
+    ...(first === undefined ? [] : [value(row.values[first]), errorBar(row.values[first], page.scale[first])]),
+    ...others.map((n) => value(row.values[n])),
+  ]);
+  return table("Released keys", heads, rows, "keys");
 }
 
 function scaleOf(scale) {
   const [low, high] = scale ?? [0, 0];
   return h("span", { class: "scale" }, h("span", {}, number(Number(low.toPrecision(3)))), h("span", {}, number(Number(high.toPrecision(3)))));
-}
-
-function line(context, row, page, shown, others) {
-  const { sink } = context;
-  const address = context.link("key", row.id, { window: page.window.start_us });
-  const cells = [
-    h("td", { role: "cell", class: "key" }, h("a", { href: address, "data-focus": `key-${row.id}` }, keyText(row.key))),
-  ];
-  if (sink.aggregates.length) {
-    cells.push(
-      h("td", { role: "cell", class: "number" }, value(row.values[shown])),
-      h("td", { role: "cell", class: "bars" }, errorBar(row.values[shown], page.scale[shown])),
-    );
-  }
-  const more = others.map((n) =>
-    h("td", { role: "cell", class: "number other", "data-name": sink.aggregates[n] }, h("span", {}, value(row.values[n]))));
-  return h("tr", { role: "row" }, ...cells, ...more);
 }
 
 export function value(cell) {

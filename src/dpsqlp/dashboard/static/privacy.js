@@ -1,13 +1,12 @@
 // The privacy guarantee: plain words first, then every number.
 
-import { chart } from "./charts.js";
-import { h, number, small } from "./dom.js";
+import { charts } from "./charts.js";
+import { h, number, small, table } from "./dom.js";
 
 export async function privacyView(context) {
   const { numbers, plain, guess_percent: guess, text } = await context.request("/statement");
   const places = [];
-  const charts = h("div", { class: "pair" }, figures(numbers, places));
-  let drawn = [];
+  const pair = h("div", { class: "pair" }, figures(context.sink, numbers, places));
   return {
     nodes: [
       h("h1", {}, "Privacy guarantee"),
@@ -15,18 +14,13 @@ export async function privacyView(context) {
       h("div", { class: "words" }, plain.map(({ title, sentences }) =>
         h("section", { class: "card" }, h("h2", {}, title), sentences.map((sentence) => h("p", {}, sentence))))),
       h("h2", { class: "apart" }, "The numbers"),
-      charts,
+      pair,
       h("section", { class: "card" }, h("h3", {}, "Privacy budget"), budget(numbers)),
       h("section", { class: "card" }, h("h3", {}, "Noise of each value"), noise(numbers)),
       h("details", { class: "card" }, h("summary", {}, "Output of dpsqlp explain"),
         h("pre", { tabindex: 0, role: "region", "aria-label": "dpsqlp explain" }, text)),
     ],
-    shown: () => {
-      drawn.forEach((one) => one.destroy());
-      drawn = places.map(([place, options]) => chart(place, options));
-    },
-    resized: () => drawn.forEach((one) => one.resize()),
-    end: () => drawn.forEach((one) => one.destroy()),
+    ...charts(places),
   };
 }
 
@@ -45,29 +39,38 @@ function gauge(numbers, guess, name) {
     h("p", { class: "ends", "aria-hidden": "true" }, h("span", {}, "50 %: a coin toss"), h("span", {}, "100 %: certainty")));
 }
 
-function figures(numbers, places) {
-  const x = Array.from({ length: numbers.triggers }, (_, n) => n + 1);
-  const figure = (title, note, label, lines) => {
-    const place = h("div", { class: "chart", role: "img", "aria-label": `${title}. ${note}` });
-    places.push([place, { x, time: false, lines, label, zero: true }]);
+// A single trigger has no chart: the sentence says the number.
+function figures(sink, numbers, places) {
+  const [seconds, word] = timeUnit(sink.interval_us / 1e6 * numbers.triggers);
+  const x = Array.from({ length: numbers.triggers }, (_, n) => ((n + 1) * sink.interval_us) / 1e6 / seconds);
+  const label = `${word} since the ${numbers.window ? "window" : "pipeline"} began`;
+  const figure = (title, note, lines) => {
+    const place = x.length > 1 ? h("div", { class: "chart", role: "img", "aria-label": `${title}. ${note}` }) : null;
+    if (place) places.push([place, { x, time: false, lines, label, zero: true }]);
     return h("section", { class: "card" }, h("h3", {}, title), h("p", { class: "note" }, note), place);
   };
   const made = [];
   if (numbers.selection) {
     const { thresholds } = numbers.selection;
     const span = range(thresholds, number);
-    made.push(figure("Thresholds over triggers",
+    made.push(figure("Thresholds over time",
       `A key appears once its noisy number of ${numbers.unit.join(", ")} reaches ${span}${atClosing(numbers)}.`,
-      "trigger within the window", [{ label: "threshold", values: thresholds, style: "threshold" }]));
+      [{ label: "threshold", values: thresholds, style: "threshold" }]));
   }
   const column = numbers.columns[0];
   if (column) {
     const sd = column.standard_deviation;
-    made.push(figure("Noise over triggers",
+    made.push(figure("Noise over time",
       `Standard deviation of ${column.name}: ${range(sd, number)}, ${number(sd.at(-1))} at the last trigger.`,
-      "trigger within the window", [{ label: "sd", values: sd, style: "value" }]));
+      [{ label: "sd", values: sd, style: "value" }]));
   }
   return made;
+}
+
+// The unit of an axis, by its length: seconds, and the word.
+function timeUnit(length) {
+  const units = [[86_400, "days"], [3600, "hours"], [60, "minutes"]];
+  return units.find(([seconds]) => length >= 2 * seconds) ?? [1, "seconds"];
 }
 
 function atClosing({ closing }) {
@@ -94,33 +97,24 @@ function budget(numbers) {
     closing && ["τ of closing", closing.threshold, `what units lay on a key at the last trigger, at most ${small(closing.weights_max[0])} each, with noise of standard deviation 1`],
     ["T", numbers.triggers, `triggers per window, one every ${numbers.interval} by ${numbers.clock}`],
   ].filter(Boolean);
-  return scrolled("Privacy budget", h("table", { class: "plain" },
-    h("thead", {}, h("tr", {}, ["", "Value", "Meaning"].map((title, n) =>
-      n ? h("th", { scope: "col", class: n === 1 ? "number" : null }, title) : h("th", { scope: "col" }, "Symbol")))),
-    h("tbody", {}, rows.map(([symbol, value, meaning]) =>
-      h("tr", {}, h("th", { scope: "row" }, symbol), h("td", { class: "number" }, small(value)), h("td", {}, meaning))))));
+  const heads = [{ title: "Symbol" }, { title: "Value", kind: "number" }, { title: "Meaning", kind: "wraps" }];
+  return table("Privacy budget", heads, rows.map(([symbol, value, meaning]) => [symbol, small(value), meaning]));
 }
 
 function noise(numbers) {
   if (!numbers.columns.length) return h("p", {}, "This query releases keys only, without values.");
-  const heads = ["Value", "Kind", "Clamped to", "σ", "Quantum", "Standard deviation", "at the last trigger", "Mechanism"];
+  const titles = ["Value", "Kind", "Clamped to", "σ", "Quantum", "Standard deviation", "at the last trigger", "Mechanism"];
+  const heads = titles.map((title, n) => ({ title, kind: n > 2 && n < 7 ? "number" : null }));
   const rows = numbers.columns.map((column) => {
     const sd = column.standard_deviation;
-    return h("tr", {}, h("th", { scope: "row" }, column.name), h("td", {}, column.kind),
-      h("td", {}, ["sum", "squares"].includes(column.kind) ? `[${column.bounds.map(small).join(", ")}]` : "–"),
-      h("td", { class: "number" }, small(column.sigma)), h("td", { class: "number" }, small(column.quantum)),
-      h("td", { class: "number" }, range(sd, small)), h("td", { class: "number" }, small(sd.at(-1))), h("td", {}, column.mechanism));
+    const clamped = ["sum", "squares"].includes(column.kind) ? `[${column.bounds.map(small).join(", ")}]` : "–";
+    return [column.name, column.kind, clamped, small(column.sigma), small(column.quantum), range(sd, small), small(sd.at(-1)), column.mechanism];
   });
-  return scrolled("Noise of each value", h("table", { class: "plain" },
-    h("thead", {}, h("tr", {}, heads.map((title, n) => h("th", { scope: "col", class: n > 2 && n < 7 ? "number" : null }, title)))), h("tbody", {}, rows)));
+  return table("Noise of each value", heads, rows);
 }
 
 // reduce, because a list may be longer than the maximum number of arguments.
 function range(values, shown) {
   const [low, high] = values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
   return `${shown(low)} to ${shown(high)}`;
-}
-
-function scrolled(label, table) {
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, table);
 }

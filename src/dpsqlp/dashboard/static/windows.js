@@ -1,6 +1,7 @@
 // The same keys in several windows, side by side.
 
-import { choice, errorBar, h, keyText, windowName } from "./dom.js";
+import { boundsNote, change, choice, errorBar, h, keyText, table, windowName } from "./dom.js";
+import { downloads } from "./download.js";
 import { controls, nothing, pager, value } from "./keys.js";
 
 const SIZE = 25;
@@ -9,15 +10,9 @@ export async function windowsView(context) {
   const { sink, parameters } = context;
   const column = Math.max(sink.aggregates.indexOf(parameters.column), 0);
   const count = Number(parameters.count) || 4;
+  const asked = { window: parameters.window, search: parameters.search, order: sink.aggregates[column] ?? "key" };
   const [page, { windows }] = await Promise.all([
-    context.request("/compare", {
-      window: parameters.window,
-      search: parameters.search,
-      order: sink.aggregates[column] ?? "key",
-      page: parameters.page,
-      size: SIZE,
-      windows: count,
-    }),
+    context.request("/compare", { ...asked, page: parameters.page, size: SIZE, windows: count }),
     context.request("/windows"),
   ]);
   const more = [];
@@ -35,32 +30,36 @@ export async function windowsView(context) {
       h("h1", {}, "Windows side by side"),
       h("p", { class: "lead" }, one
         ? "There is only one window so far. Later windows will appear next to it."
-        : "Keys of the chosen window by value, with their values in the windows before it. Each window has its own noise."),
+        : "Keys of the chosen window by value, with their values in the windows before it. Each window has independent noise. A change is since the window before, with ± 2 sd of both noises; it is shown between final windows."),
       controls(context, windows, page, more),
-      page.rows.length ? table(context, page, column) : nothing(context, page),
+      page.rows.length ? compared(context, page, column) : nothing(context, page),
       pager(context, page),
+      page.rows.length ? downloads(context, "/compare", { ...asked, page: 1, windows: count }, "these windows") : null,
+      sink.aggregates.length ? boundsNote(sink) : null,
     ].filter(Boolean),
   };
 }
 
-function table(context, page, column) {
+function compared(context, page, column) {
   const { sink } = context;
-  const head = [
-    h("th", { scope: "col", class: "key" }, sink.keys.join(" · ") || "records"),
-    ...page.windows.map((window) =>
-      h("th", { scope: "col" }, windowName(window), h("span", { class: window.closed ? "tag final" : "tag" }, window.closed ? "final" : "open"))),
+  const heads = [
+    { title: sink.keys.join(" · ") || "records", kind: "key" },
+    ...page.windows.map((window) => ({
+      title: `${windowName(window)}${window.closed ? "" : " (open)"}`,
+      content: [windowName(window), h("span", { class: window.closed ? "tag final" : "tag" }, window.closed ? "final" : "open")],
+    })),
   ];
-  const rows = page.rows.map((row) =>
-    h("tr", {},
-      h("th", { scope: "row", class: "key" },
-        h("a", { href: context.link("key", row.id, { window: page.window.start_us }), "data-focus": `key-${row.id}` }, keyText(row.key))),
-      ...row.windows.map((cells, n) => cellOf(cells, page, column, sink, n))));
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Windows side by side" },
-    h("table", { class: "compared" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
+  const rows = page.rows.map((row) => [
+    h("a", { href: context.link("key", row.id, { window: page.window.start_us }), "data-focus": `key-${row.id}` }, keyText(row.key)),
+    ...row.windows.map((cells, n) => cellOf(cells, row.changes[n], page, column, sink)),
+  ]);
+  return table("Windows side by side", heads, rows, "compared");
 }
 
-function cellOf(cells, page, column, sink) {
-  if (cells === null) return h("td", { class: "nothing" }, "not released");
-  if (!sink.aggregates.length) return h("td", {}, "released");
-  return h("td", {}, h("span", { class: "number" }, value(cells[column])), errorBar(cells[column], page.scale[column]));
+function cellOf(cells, changes, page, column, sink) {
+  if (cells === null) return h("span", { class: "nothing" }, "not released");
+  if (!sink.aggregates.length) return "released";
+  const since = changes?.[column];
+  return [h("span", { class: "number" }, value(cells[column])), errorBar(cells[column], page.scale[column]),
+    since ? h("span", { class: "change" }, `change ${change(since)}`) : null];
 }
