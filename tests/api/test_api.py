@@ -147,6 +147,16 @@ def test_a_stream_goes_on_with_its_state(tmp_path: Path) -> None:
         assert abs(counts(stream.trigger())["/home"] - 3 * USERS) < 30
 
 
+def test_a_second_open_of_one_program_is_told_so(tmp_path: Path) -> None:
+    """As in a notebook whose cell runs twice; it is not the fault of another process."""
+    with (
+        dpsqlp.open(SQL, state=tmp_path / "state"),
+        pytest.raises(StateError, match=r"This process has .* open already.*close that one first"),
+    ):
+        dpsqlp.open(SQL, state=tmp_path / "state")
+    dpsqlp.open(SQL, state=tmp_path / "state").close()
+
+
 def test_a_failed_trigger_is_finished_after_opening_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -313,7 +313,11 @@ def test_unreleased_key_texts_are_not_readable_at_rest() -> None:
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     """A second process is kept out while the first holds the state."""
     storage = LocalStorage(tmp_path)
-    with storage.lock(), pytest.raises(StateError, match="Another process"), storage.lock():
+    with (
+        storage.lock(),
+        pytest.raises(StateError, match="This process has the state"),
+        storage.lock(),
+    ):
         pass
 
 

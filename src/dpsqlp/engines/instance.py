@@ -10,6 +10,7 @@ from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
 from dpsqlp.plan import Plan
+from dpsqlp.sql.changes import changes
 from dpsqlp.sql.plan import make_plan
 from dpsqlp.sql.query import Query
 from dpsqlp.state.journal import MANIFEST, begin_journal, has_run, secret_check
@@ -40,9 +41,9 @@ def open_instance(
         return create_instance(storage, query, plan, key, now, shards)
     if created.plan.query != query.normal_form:
         raise StateError(
-            "The query or its parameters are not those this state was made with. Run the"
-            " original query, or begin a new pipeline with a state of its own, which spends"
-            " its own budget."
+            "The query or its parameters are not those this state was made with:"
+            f" {changes(created.plan.query, query.normal_form)}. Run the original query, or begin a"
+            " new pipeline with a state of its own, which spends its own budget."
         )
     return created
 

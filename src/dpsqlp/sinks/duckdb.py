@@ -69,7 +69,8 @@ class DuckDbSink(Sink):
                 continue
             owner, _, last = str(comment).partition(", trigger ")
             if owner != self._owner:
-                raise other_pipeline(f"The table {self._name} of {self._path}", "table")
+                where = f"The table {self._name} of {self._path}"
+                raise other_pipeline(where, "table", "rename or drop the table")
             number, _, digest = last.partition(" ")
             published = Published(int(number), digest)
         return published

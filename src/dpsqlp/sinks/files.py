@@ -30,7 +30,8 @@ class FileSink(Sink):
         if owner is None:
             self._storage.put(_OWNER, [pipeline.encode()])
         elif owner != pipeline.encode():
-            raise other_pipeline(str(self._folder), "path")
+            away = f"move the folder away with its hidden file {_OWNER}, which names the pipeline"
+            raise other_pipeline(str(self._folder), "path", away)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Store a release, unless it was published."""

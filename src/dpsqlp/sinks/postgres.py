@@ -189,7 +189,7 @@ class PostgresSink(Sink):
             owner = literal(_OWNER + self._pipeline)
             connection.execute(f"COMMENT ON TABLE {self._table} IS {owner}")
         elif comment != _OWNER + self._pipeline:
-            raise other_pipeline(self._table, "table")
+            raise other_pipeline(self._table, "table", "rename or drop the table")
 
     def _prepare_view(self, connection: psycopg.Connection[Any], schema: pa.Schema) -> None:
         """Create the view of the latest values, or check that it reads the table."""

@@ -52,12 +52,12 @@ def other_release(trigger: int, where: str) -> SinkError:
     )
 
 
-def other_pipeline(where: str, option: str) -> SinkError:
-    """The refusal of a place that has another pipeline's releases."""
+def other_pipeline(where: str, option: str, away: str) -> SinkError:
+    """The refusal of a place that another pipeline has claimed, perhaps without a release yet."""
     return SinkError(
-        f"{where} has the releases of another pipeline, whose triggers have the same numbers."
-        f" Nothing was written. Set {option} to another value, or move the old releases away,"
-        " then run again."
+        f"{where} belongs to another pipeline, whose triggers have the same numbers. Nothing was"
+        f" written. Set {option} to another value; or, if that pipeline will not run again, {away}."
+        " Then run again."
     )
 
 

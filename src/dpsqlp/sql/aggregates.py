@@ -20,7 +20,7 @@ from sqlglot import exp
 
 from dpsqlp.accounting.model import Process, ProcessKind
 from dpsqlp.sql.dialect import Bounded
-from dpsqlp.sql.expressions import Expressions
+from dpsqlp.sql.expressions import Expressions, missing_column
 from dpsqlp.sql.functions import function_kind
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.relations import Scope, safe, sql
@@ -131,6 +131,9 @@ class Aggregates:
         names = sorted(c.name.lower() if isinstance(c, exp.Column) else "" for c in counted)
         unit = ", ".join(column.name for column in self.unit)
         if names != sorted(column.name.lower() for column in self.unit):
+            for column in counted:
+                if isinstance(column, exp.Column) and not self.scope.has(column.parts[0].name):
+                    raise missing_column(self.text, column, self.scope.columns)
             raise self.text.refuse(
                 node,
                 "Only the unit can be counted with DISTINCT",

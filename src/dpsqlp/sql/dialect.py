@@ -14,6 +14,8 @@ The privacy clause stands where sqlglot keeps hints (`hint`), EMIT is one more m
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar, NoReturn
 
@@ -24,7 +26,7 @@ from sqlglot.generators.duckdb import DuckDBGenerator
 from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from dpsqlp.errors import DpsqlpError
+from dpsqlp.errors import DpsqlpError, SqlError
 from dpsqlp.sql.location import Text
 
 _COMPILED = (
@@ -96,6 +98,11 @@ def _bounded(build: Callable[[list[exp.Expr]], exp.Expr]) -> Callable[[list[exp.
     return builder
 
 
+_KEYWORDS = (
+    *("CREATE", "SOURCE", "PUBLIC", "TABLE", "BUDGET", "SINK", "WITH", "SELECT", "OPTIONS"),
+    *("DIFFERENTIAL_PRIVACY", "FROM", "JOIN", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT"),
+    *("OFFSET", "EMIT", "EVERY", "INTERVAL", "TRIGGERS", "ALLOW", "LATENESS"),
+)
 _AGGREGATES = {
     "SUM": exp.Sum,
     "AVG": exp.Avg,
@@ -346,14 +353,18 @@ def parse_statements(text: str) -> list[exp.Expr]:
     except ParseError as problem:
         detail = problem.errors[0] if problem.errors else {}
         start = len(detail.get("start_context") or "")
+        line, last = detail.get("line") or 1, detail.get("col") or start
+        misspelt = _misspelt(place, place.offset_of(line, last))
+        if misspelt is not None:
+            raise misspelt from None
         fact = detail.get("description") or "The statement cannot be read"
         if fact.startswith("Required keyword"):  # names a class of sqlglot's
             fact = "Something is missing here"
         raise place.at_line(
             fact,
             "Check the syntax; the SQL reference has every form.",
-            detail.get("line") or 1,
-            detail.get("col") or start,
+            line,
+            last,
             detail.get("highlight") or "",
         ) from None
     except TokenError:
@@ -362,3 +373,18 @@ def parse_statements(text: str) -> list[exp.Expr]:
             "A quote or comment does not end", "Look for the missing ' or */ from here.", at, at
         ) from None
     return [statement for statement in statements if statement is not None]
+
+
+def _misspelt(place: Text, end: int) -> SqlError | None:
+    """The keyword that was meant by the word that cannot be read, or by the word before it, which
+    was then read as an alias.
+    """
+    words = [match.span() for match in re.finditer(r"\w+", place.text[: end + 1])]
+    for start, stop in reversed(words[-2:]):
+        word = place.text[start:stop].upper()
+        near = difflib.get_close_matches(word, _KEYWORDS, 1, 0.75)
+        if near and word not in _KEYWORDS:
+            return place.error(
+                f"{word} is not a keyword", f"Did you mean {near[0]}?", start, stop - 1
+            )
+    return None

@@ -7,12 +7,13 @@ a deterministic function of its arguments is refused.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sqlglot import exp
 
+from dpsqlp.errors import SqlError
 from dpsqlp.sql.binder import Binder
-from dpsqlp.sql.functions import bad_function
+from dpsqlp.sql.functions import bad_function, nearest_function
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import Scope, sql
@@ -21,13 +22,20 @@ from dpsqlp.sql.syntax import DatabaseError
 
 ROW_WISE = "The row part sees one row at a time."
 PUBLIC_WAY_OUT = "Prepare public data in CREATE PUBLIC TABLE, where any query is allowed."
+TIME_OF_A_NUMBER = (
+    "Write TO_TIMESTAMP(x) for seconds since 1970, TIMESTAMP '1970-01-01' +"
+    " TO_MICROSECONDS(1000 * x) for milliseconds, or TIMESTAMP '1970-01-01' + TO_MICROSECONDS(x)"
+    " for microseconds."
+)
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In)
-_PARSED = (  # types that a text compared with them is cast to, and not every text can be
+_NUMBERS = (
     *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"),
     *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
-    *("FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN", "DATE", "TIME", "UUID", "INTERVAL"),
+    *("FLOAT", "DOUBLE", "DECIMAL"),
 )
+# Types that a text compared with them is cast to, and not every text can be.
+_PARSED = (*_NUMBERS, "BOOLEAN", "DATE", "TIME", "UUID", "INTERVAL")
 
 
 def _is_text(node: exp.Expr | None) -> bool:
@@ -37,6 +45,19 @@ def _is_text(node: exp.Expr | None) -> bool:
 def _is_plain(kind: str) -> bool:
     """Whether a type is one of them: no text, and nothing that holds others."""
     return kind.startswith(_PARSED) and not kind.endswith("]")
+
+
+def is_number(kind: str) -> bool:
+    """Whether a type is a number's."""
+    return kind.startswith(_NUMBERS) and not kind.endswith("]")
+
+
+def missing_column(text: Text, node: exp.Column, known: Iterable[str]) -> SqlError:
+    """The refusal of a column that does not exist, with the nearest one that does."""
+    columns = sorted(set(known))
+    near = difflib.get_close_matches(node.name.lower(), columns, 1, 0.6)
+    way_out = f"Did you mean {near[0]}?" if near else f"The columns are {', '.join(columns)}."
+    return text.refuse(node.this, f"There is no column {node.name}", way_out)
 
 
 def _compared(node: exp.Expr) -> Iterator[tuple[exp.Expr, exp.Expr]]:
@@ -83,6 +104,7 @@ class Expressions:
                 self._check_function(function)
         self._check_lambdas(node, scope)
         self._check_constants(node, scope)
+        self._check_times(node, scope)
 
     def _check_function(self, node: exp.Expr) -> None:
         try:
@@ -129,7 +151,7 @@ class Expressions:
         raise self.text.refuse(
             node,
             facts.get(kind, f"There is no function {name}"),
-            ways_out.get(kind, "DuckDB's scalar functions can be used."),
+            ways_out.get(kind) or nearest_function(name),
         )
 
     def _check_lambdas(self, node: exp.Expr, scope: Scope | None) -> None:
@@ -177,6 +199,28 @@ class Expressions:
             if _is_plain(kind):
                 self._check_constant(constant, kind)
 
+    def _check_times(self, node: exp.Expr, scope: Scope | None) -> None:
+        """Refuse numbers that are cast to a time: DuckDB makes each of them NULL."""
+        casts = [
+            cast for cast in node.find_all(exp.Cast) if cast.to.this in exp.DataType.TEMPORAL_TYPES
+        ]
+        if scope is None or not casts:
+            return
+        cast_from: list[exp.Expr] = [
+            exp.alias_(cast.this.copy(), f"c{number}") for number, cast in enumerate(casts)
+        ]
+        try:
+            kinds = [kind for _, kind in self.binder.types(scope.query(cast_from))]
+        except DatabaseError:  # reported where the whole query is bound, or of a lambda
+            return
+        for cast, kind in zip(casts, kinds, strict=True):
+            if is_number(kind):
+                raise self.text.refuse(
+                    cast.this,
+                    f"A {kind} cast to {sql(cast.to)} is NULL on every row",
+                    TIME_OF_A_NUMBER,
+                )
+
     def _check_constant(self, node: exp.Expr, kind: str) -> None:
         if not self.binder.reads(node.name, kind):
             raise self.text.refuse(
@@ -205,19 +249,22 @@ class Expressions:
         """DuckDB's error as an SqlError, at the column or function that it names."""
         quoted = str(problem).split('"')[1::2]
         names = {name.lower() for name in [problem.name, *quoted] if name}
-        way_out = "Check names and types against the source and the public tables."
         for node in place.find_all(exp.Column, exp.Func):
             known = {node.name.lower(), self.text.written(node).lower()}
             if known & names:
                 place = node
                 break
-        if scope is not None and isinstance(place, exp.Column):
-            columns = sorted({c for relation in scope.relations for c in relation.columns})
-            near = difflib.get_close_matches(place.name.lower(), columns, 1, 0.6)
-            if place.name.lower() not in columns:
-                listed = ", ".join(columns)
-                way_out = f"Did you mean {near[0]}?" if near else f"The columns are {listed}."
-        return self.text.refuse(place, str(problem).rstrip("!."), way_out)
+        if (
+            scope is not None
+            and isinstance(place, exp.Column)
+            and place.name.lower() not in scope.columns
+        ):
+            return missing_column(self.text, place, scope.columns)
+        return self.text.refuse(
+            place,
+            str(problem).rstrip("!."),
+            "Check names and types against the source and the public tables.",
+        )
 
     def refused_subquery(self, node: exp.Expr) -> Exception:
         """Why a subquery cannot stand where it does."""

@@ -7,6 +7,7 @@ two parsers read differently cannot couple rows or vary between evaluations.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import re
@@ -84,6 +85,13 @@ def _catalogue() -> dict[str, list[tuple[str, str | None, str | None]]]:
     for name, *rest in rows.fetchall():
         catalogue.setdefault(name, []).append((rest[0], rest[1], rest[2]))
     return catalogue
+
+
+def nearest_function(name: str) -> str:
+    """What to write instead of a function that does not exist."""
+    known = [function.upper() for function in _catalogue()] + ["TUMBLE", "HOP"]
+    near = difflib.get_close_matches(name, known, 1, 0.75)
+    return f"Did you mean {near[0]}?" if near else "DuckDB's scalar functions can be used."
 
 
 def function_kind(name: str, arguments: int) -> str:

@@ -10,7 +10,7 @@ from sqlglot import exp
 from dpsqlp.sql.aggregates import find_aggregates
 from dpsqlp.sql.canonical_form import same
 from dpsqlp.sql.emit import as_window, duration
-from dpsqlp.sql.expressions import Expressions
+from dpsqlp.sql.expressions import TIME_OF_A_NUMBER, Expressions, is_number, missing_column
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions
 from dpsqlp.sql.query import Emit, Hop, OutputKind, Tumble
@@ -79,7 +79,9 @@ def _group_node(
             raise text.refuse(node, f"GROUP BY {number} is not a column", "Name the column.")
         node = select.expressions[number - 1].unalias()
     elif isinstance(node, exp.Column) and not node.table and not scope.has(node.name):
-        node = aliases.get(node.name.lower(), node)
+        if node.name.lower() not in aliases:
+            raise missing_column(text, node, {*scope.columns, *aliases})
+        node = aliases[node.name.lower()]
     for aggregate in find_aggregates(node):
         raise text.refuse(aggregate, "An aggregate cannot be a group key", "Use HAVING.")
     return node
@@ -166,7 +168,7 @@ def read_timestamp(
         raise text.refuse(
             node,
             f"A window needs a timestamp; this is {kind}",
-            "Convert it: TRY_CAST(x AS TIMESTAMP), or TO_TIMESTAMP(x) for seconds since 1970.",
+            TIME_OF_A_NUMBER if is_number(kind) else "Convert it: TRY_CAST(x AS TIMESTAMP).",
         )
     return node
 

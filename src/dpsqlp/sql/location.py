@@ -45,11 +45,15 @@ class Text:
 
     def at_line(self, fact: str, way_out: str, line: int, last: int, word: str) -> SqlError:
         """An error at a word that ends in column `last` (from 1) of a line (from 1)."""
+        begin, end = self.offset_of(line, 1), self.offset_of(line, last)
+        return self.error(fact, way_out, max(begin, end - max(len(word), 1) + 1), end)
+
+    def offset_of(self, line: int, last: int) -> int:
+        """The place in the text of a column (from 1) of a line (from 1)."""
         offset = 0
         for _ in range(line - 1):
             offset = self.text.find("\n", offset) + 1
-        end = offset + max(last, 1) - 1
-        return self.error(fact, way_out, max(offset, end - max(len(word), 1) + 1), end)
+        return offset + max(last, 1) - 1
 
     def written(self, node: exp.Expr) -> str:
         """The word at a node, as the user wrote it."""

@@ -6,9 +6,11 @@ from sqlglot import exp
 
 from dpsqlp.sql.aggregates import Aggregates, Formula, default_name, find_aggregates, is_aggregate
 from dpsqlp.sql.emit import as_window
+from dpsqlp.sql.expressions import missing_column
 from dpsqlp.sql.groups import Groups, group_column
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import Output
+from dpsqlp.sql.relations import Scope
 from dpsqlp.sql.release import FIXED
 
 _COUNT, _AVERAGE, _SUM = range(3)  # the order in which aggregates are read
@@ -29,7 +31,8 @@ def read_outputs(
             aggregates.read(node, default_name(node) or "having")
         else:
             formulas[id(projection)] = aggregates.read(node, _output_name(text, projection))
-    outputs = [_output(text, p, groups, formulas.get(id(p))) for p in projections]
+    scope = aggregates.scope
+    outputs = [_output(text, p, groups, formulas.get(id(p)), scope) for p in projections]
     _check_outputs(text, select, groups, outputs)
     return tuple(outputs)
 
@@ -62,7 +65,9 @@ def _output_name(text: Text, projection: exp.Expr) -> str:
     return name
 
 
-def _output(text: Text, projection: exp.Expr, groups: Groups, formula: Formula | None) -> Output:
+def _output(
+    text: Text, projection: exp.Expr, groups: Groups, formula: Formula | None, scope: Scope
+) -> Output:
     node = projection.unalias()
     if formula is not None:
         name = _output_name(text, projection)
@@ -80,6 +85,8 @@ def _output(text: Text, projection: exp.Expr, groups: Groups, formula: Formula |
         )
     column = group_column(node, groups)
     if column is None:
+        if isinstance(node, exp.Column) and not node.table and not scope.has(node.name):
+            raise missing_column(text, node, scope.columns)
         raise text.refuse(
             projection,
             "A selected column must be a group key, the window or an aggregate",
@@ -110,6 +117,12 @@ def _check_outputs(text: Text, select: exp.Select, groups: Groups, outputs: list
                 "A group key is not selected, so released rows would not show their group",
                 "Add it to the SELECT list.",
             )
+
+
+def released_names(outputs: tuple[Output, ...]) -> list[str]:
+    """The names of all released columns."""
+    deviations = [f"{output.name}_sd" for output in outputs if output.sd_sql is not None]
+    return [*FIXED, *(output.name for output in outputs), *deviations]
 
 
 def key_name(outputs: tuple[Output, ...], number: int) -> str:

@@ -45,8 +45,14 @@ class Scope:
         return frozenset().union(*(self.origin(column) for column in columns))
 
     def has(self, name: str) -> bool:
-        """Whether there is a column of this name."""
-        return any(name.lower() in relation.columns for relation in self.relations)
+        """Whether there is a column or a relation of this name."""
+        name = name.lower()
+        return any(name == r.name or name in r.columns for r in self.relations)
+
+    @property
+    def columns(self) -> set[str]:
+        """The names of all columns."""
+        return {name for relation in self.relations for name in relation.columns}
 
     def query(self, projections: list[exp.Expr]) -> str:
         """DuckDB SQL that selects these."""

@@ -6,7 +6,8 @@ gives the same rows in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Collection
 
 from sqlglot import exp
 
@@ -25,7 +26,7 @@ class Post:
     """Rewrites expressions over groups into expressions over the table `released`.
 
     `column_of` gives the released column of a group key, the window or an alias, and None for
-    anything else; `formula_of` gives an aggregate's SQL.
+    anything else; `formula_of` gives an aggregate's SQL; `names` are those of released columns.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class Post:
         expressions: Expressions,
         column_of: Callable[[exp.Expr], str | None],
         formula_of: Callable[[exp.Expr], str],
+        names: Collection[str],
     ) -> None:
         self.text = text
         self.expressions = expressions
         self.column_of = column_of
         self.formula_of = formula_of
+        self.names = names
 
     def rewrite(self, node: exp.Expr, clause: str) -> str:
         """DuckDB SQL of an expression in HAVING or ORDER BY; NULL where it fails."""
@@ -67,10 +70,13 @@ class Post:
         if column is not None:
             return _raw(column)
         if isinstance(node, exp.Column):
+            near = difflib.get_close_matches(node.name, self.names, 1, 0.6)
             raise self.text.refuse(
                 node,
                 f"{node.name} in {clause} is neither a group key, the window nor an aggregate",
-                "Filter rows with WHERE; HAVING and ORDER BY act on released rows.",
+                f"Did you mean {near[0]}?"
+                if near
+                else "Filter rows with WHERE; HAVING and ORDER BY act on released rows.",
             )
         copied = node.copy()
         for old, new in zip(

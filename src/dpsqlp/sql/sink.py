@@ -25,7 +25,7 @@ from dpsqlp.sql.functions import check_rows
 from dpsqlp.sql.groups import Groups, check_period, check_unit, read_groups, read_timestamp
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions, read_privacy
-from dpsqlp.sql.outputs import key_name, read_outputs, released_column
+from dpsqlp.sql.outputs import key_name, read_outputs, released_column, released_names
 from dpsqlp.sql.query import Hop, PublicTable, Query, SourceDef, Tumble, no_closing
 from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import Scope, safe, sql
@@ -63,11 +63,11 @@ def compile_query(
         )
 
     groups = read_groups(text, select, scope)
+    for key in groups.keys:
+        expressions.check(key, scope)
     emit = read_emit(text, select, groups.window, source)
     check_unit(text, options, groups, expressions, scope)
     check_period(text, options, groups, emit)
-    for key in groups.keys:
-        expressions.check(key, scope)
     timestamp = read_timestamp(text, options, groups, emit, expressions, scope)
 
     aggregates = Aggregates(text, expressions, scope, options.unit)
@@ -77,6 +77,7 @@ def compile_query(
         expressions,
         lambda n: released_column(n, groups, outputs),
         lambda n: aggregates.read(n, default_name(n) or "having").sql,
+        released_names(outputs),
     )
     released = release_sql(text, select, outputs, post)
     if not aggregates.processes and not groups.keys:

@@ -68,6 +68,7 @@ class Disk(Protocol):
 
 
 Holder = tuple[int, int, int]  # process id, and device and inode of the lock file
+_HOLDERS: set[Holder] = set()  # the locks of this process, to tell who else holds one
 
 
 class LocalStorage:
@@ -131,14 +132,23 @@ class LocalStorage:
             try:
                 stack.enter_context(self._disk.lock(self.root / "lock"))
             except BlockingIOError as error:
+                if self._holder() in _HOLDERS:
+                    raise StateError(
+                        f"This process has the state in {self.root} open already, perhaps in an"
+                        " earlier cell of a notebook. One writer at a time: close that one first"
+                        " (stream.close()), or go on with it."
+                    ) from error
                 raise StateError(
                     f"Another process is running on the state in {self.root}. One writer at a time:"
                     " stop that one first."
                 ) from error
-            self._held = self._holder()
+            self._held = holder = self._holder()
+            assert holder is not None
+            _HOLDERS.add(holder)
             try:
                 yield
             finally:
+                _HOLDERS.discard(holder)
                 self._held = None
 
 
