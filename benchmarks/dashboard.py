@@ -83,6 +83,7 @@ def write_releases(state: Path, keys: int, triggers: int) -> None:
         views = np.rint(rate * number + dice.normal(0, 8, keys)).astype(np.int64)
         trigger = metadata.trigger_grid.first + number - 1
         columns = {"window_start": start, "window_end": end, "trigger": np.full(keys, trigger)}
+        columns |= {"released_at": end, "window_trigger": np.full(keys, number)}
         columns |= {"final": np.full(keys, number == triggers), "url": names, "views": views}
         kept.emit(trigger, pa.table(columns | {"views_sd": np.full(keys, 8.0)}))
     kept.close()

@@ -34,6 +34,8 @@ def release(trigger: int, rows: int) -> pa.Table:
             "window_start": pa.array([datetime(2024, 1, 1)] * rows, pa.timestamp("us")),
             "window_end": pa.array([datetime(2024, 1, 2)] * rows, pa.timestamp("us")),
             "trigger": pa.array(np.full(rows, trigger)),
+            "released_at": pa.array([datetime(2024, 1, 2)] * rows, pa.timestamp("us")),
+            "window_trigger": pa.array(np.full(rows, trigger)),
             "final": pa.array(np.zeros(rows, bool)),
             "url": pa.array([f"/page/{number}" for number in range(rows)]),
             "n": pa.array(np.arange(rows)),

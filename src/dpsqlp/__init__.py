@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpsqlp.api import Release, Stream, open, preview, tune  # noqa: A004
+    from dpsqlp.api import Stream, open, preview, tune  # noqa: A004
+    from dpsqlp.releases import History, Release, read
 
-__all__ = ["Release", "Stream", "open", "preview", "tune"]
+__all__ = ["History", "Release", "Stream", "open", "preview", "read", "tune"]
 
 
 def __getattr__(name: str) -> Any:

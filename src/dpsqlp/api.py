@@ -10,11 +10,10 @@ which `Stream.trigger` is called are not: choose them by the clock, never by loo
 
 from __future__ import annotations
 
-import html
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,24 +24,23 @@ from dpsqlp.engines.engine import Progress
 from dpsqlp.engines.local import LocalEngine
 from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import (
-    DpsqlpError,
     PlanError,
     SourceError,
     StateError,
     TriggerError,
     UnavailableError,
 )
+from dpsqlp.releases import ARCHIVE, History, Release, read
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sinks.factory import make_sink
+from dpsqlp.sinks.files import FileSink
 from dpsqlp.sinks.published import other_release, release_digest
-from dpsqlp.sources.python_frames import PythonSource, arrow_table
+from dpsqlp.sources.python_frames import PythonSource, arrow_table, history_is_fixed
 from dpsqlp.sql import SinkDef, compile_script, explain_text, read_file
 from dpsqlp.tuning.figures import Goal
 from dpsqlp.tuning.preview import Preview, preview_query
 from dpsqlp.tuning.script import Script
 from dpsqlp.tuning.tune import Tuning, check_goal, default_goal, tune_query
-
-_SHOWN_ROWS = 20
 
 
 def open(  # noqa: A001  read as dpsqlp.open
@@ -73,7 +71,7 @@ def open(  # noqa: A001  read as dpsqlp.open
     public = {name: arrow_table(frame) for name, frame in (tables or {}).items()}
     program = compile_script(text, tables=public, folder=str(folder))
     chosen = choose(program.sinks, sink)
-    session = _Session(_target(chosen, folder))
+    session = _Session(_target(chosen, folder), state / f"{chosen.name}{ARCHIVE}")
     engine = open_engine(
         chosen,
         state=state,
@@ -140,40 +138,6 @@ def preview(
     return preview_query(script.sink, rows)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Release:
-    """The rows that one call released. `trigger` is the last that ran; None if none was due."""
-
-    table: pa.Table
-    trigger: int | None
-
-    def to_pandas(self) -> Any:
-        """The rows as a pandas frame."""
-        _require("pandas")
-        return self.table.to_pandas()
-
-    def to_polars(self) -> Any:
-        """The rows as a Polars frame."""
-        return _require("polars").from_arrow(self.table)
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def __repr__(self) -> str:
-        columns = ", ".join(self.table.column_names)
-        return f"Release(trigger={self.trigger}, rows={len(self)}, columns=[{columns}])"
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.table.column_names)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_shown(v))}</td>" for v in row.values()) + "</tr>"
-            for row in self.table.slice(0, _SHOWN_ROWS).to_pylist()
-        )
-        more = len(self) - _SHOWN_ROWS
-        note = f"<p>and {more} more rows</p>" if more > 0 else ""
-        return f"<p>trigger {self.trigger}</p><table><tr>{head}</tr>{rows}</table>{note}"
-
-
 class Stream:
     """A running query. One process at a time holds its state: close it, or use `with`."""
 
@@ -192,13 +156,19 @@ class Stream:
             raise
 
     def feed(self, frame: Any) -> None:
-        """Hand over records for the next trigger. Keep your copy until it has run."""
-        source = self._check_open().source
+        """Hand over records for the next trigger. Keep your copy until it has run.
+
+        On event time, hand over all records before the first trigger.
+        """
+        engine = self._check_open()
+        source = engine.source
         if not isinstance(source, PythonSource):
             raise SourceError(
                 f"The source of {self.name} reads its records itself. To feed it, declare it with"
                 " connector = 'python'."
             )
+        if engine.schedule.on_event_time and engine.next_trigger > engine.schedule.first:
+            raise history_is_fixed()
         source.push(frame)
 
     def trigger(self) -> Release:
@@ -206,7 +176,8 @@ class Stream:
 
         Without a window, and on event time, the next trigger runs at once. With a window and the
         clock, every trigger that is due runs: missed triggers run empty, the last one reads the fed
-        records. An unpublished release is sent first.
+        records; if none is due, TriggerError says when the next one is. An unpublished release is
+        sent first.
         """
         engine = self._check_open()
         if self.finished:
@@ -221,30 +192,36 @@ class Stream:
         while not engine.published or engine.next_trigger <= last:
             ran.append(self._session.last(self._step(last)))
         if not ran:
-            return Release(engine.empty_release(), None)
+            raise TriggerError(
+                f"No trigger is due. The next one is at {self.next_trigger_at:%Y-%m-%d %H:%M:%S}"
+                " UTC (next_trigger_at): call trigger() then. Fed records wait for it."
+            )
         return Release(pa.concat_tables([release.table for release in ran]), ran[-1].trigger)
 
     def run(self, frames: Iterable[Any] | None = None) -> list[Release]:
-        """Replay files on event time to the end; or feed frames, with a trigger after each."""
-        if frames is not None:
-            releases = []
-            for frame in frames:
-                self.feed(frame)
-                releases.append(self.trigger())
-            return releases
-        if not self._check_open().schedule.on_event_time:
+        """On event time, feed all frames and replay to the end; else trigger after each frame."""
+        on_event_time = self._check_open().schedule.on_event_time
+        if frames is None and not on_event_time:
             raise TriggerError(
                 f"{self.name} runs by the clock, so run() would never end. Call trigger(), or"
-                " replay files: EMIT ... ON EVENT TIME."
+                " replay files or frames: EMIT ... ON EVENT TIME."
             )
         releases = []
-        while not self.finished:
+        for frame in frames or ():
+            self.feed(frame)
+            if not on_event_time:
+                releases.append(self.trigger())
+        while on_event_time and not self.finished:
             releases.append(self.trigger())
         return releases
 
     def releases(self) -> list[Release]:
         """All releases of this session; after a restart, also the last release before it."""
         return [Release(table, trigger) for trigger, table in self._session.tables.items()]
+
+    def history(self) -> History:
+        """All releases that Python has published of this state, as one table."""
+        return read(self._session.archive)
 
     def explain(self) -> str:
         """The privacy guarantee, in words."""
@@ -254,6 +231,12 @@ class Stream:
     def next_trigger(self) -> int:
         """The trigger that runs next."""
         return self._engine.next_trigger
+
+    @property
+    def next_trigger_at(self) -> datetime:
+        """The time on the grid of the trigger that runs next (UTC)."""
+        due = self._engine.schedule.due(self.next_trigger)
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=due)
 
     @property
     def finished(self) -> bool:
@@ -309,27 +292,29 @@ class Stream:
 
 
 class _Session(Sink):
-    """A sink that keeps the session's releases and passes them on."""
+    """A sink that passes releases on, and keeps them: the session's in memory, all in a folder."""
 
-    def __init__(self, target: Sink | None) -> None:
-        self._target = target
+    def __init__(self, target: Sink | None, archive: Path) -> None:
+        self.archive = archive
         self.tables: dict[int, pa.Table] = {}
+        kept = FileSink(archive, "parquet")
+        self._sinks = [kept] if target is None else [target, kept]
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
-        if self._target is not None:
-            self._target.open(pipeline, keys)
+        for sink in self._sinks:
+            sink.open(pipeline, keys)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Keep a release, and pass it on."""
         known = self.tables.setdefault(trigger, release)
         if release_digest(known) != release_digest(release):
             raise other_release(trigger, "this session")
-        if self._target is not None:
-            self._target.emit(trigger, release)
+        for sink in self._sinks:
+            sink.emit(trigger, release)
 
     def close(self) -> None:
-        if self._target is not None:
-            self._target.close()
+        for sink in self._sinks:
+            sink.close()
 
     def last(self, progress: Progress) -> Release:
         """The release of a trigger that ran."""
@@ -373,18 +358,3 @@ def _target(sink: SinkDef, folder: Path) -> Sink | None:
     if sink.options.get("connector", "python") == "python":
         return None
     return make_sink(sink.name, sink.options, folder)
-
-
-def _require(name: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise DpsqlpError(
-            f"{name} is not installed. Run `pip install {name}`, or use `.table` (Arrow)."
-        ) from None
-
-
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsqlp
-from dpsqlp import api
 from dpsqlp.engines import clock
 from dpsqlp.errors import (
     DpsqlpError,
@@ -66,7 +66,8 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     code = f"import sys, dpsqlp; print([m for m in '{heavy}'.split() if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
-    assert {"open", "Stream", "Release", "preview", "tune"} <= set(dir(dpsqlp))
+    names = {"open", "read", "Stream", "Release", "History", "preview", "tune"}
+    assert names <= set(dir(dpsqlp))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dpsqlp.nothing
 
@@ -196,15 +197,13 @@ def test_windows_on_the_clock_run_every_trigger_that_is_due(
     monkeypatch.setattr(clock.SystemClock, "now", lambda self: time)
     with dpsqlp.open(WINDOWED, state=tmp_path / "state") as stream:
         stream.feed(views(1))
-        nothing = stream.trigger()
-        assert nothing.trigger is None
-        assert len(nothing) == 0
+        with pytest.raises(TriggerError, match="next one is at 2024-01-01 00:10:00 UTC"):
+            stream.trigger()
+        assert stream.next_trigger_at == datetime(2024, 1, 1, 0, 10, tzinfo=UTC)
         with pytest.raises(TriggerError, match="by the clock"):
             stream.run()
         time += 1_800_000_000
         release = stream.trigger()
-        assert release.trigger is not None
-        assert release.table.schema == nothing.table.schema
         assert [r.trigger for r in stream.releases()] == [release.trigger - n for n in (2, 1, 0)]
         assert [len(r) for r in stream.releases()] == [0, 0, 1]
         assert "/home" in counts(release)
@@ -226,7 +225,8 @@ def test_a_release_that_was_not_taken_is_published_at_the_next_call(
         release = stream.trigger()
         assert release.trigger == stream.next_trigger - 1
         assert len(release) == 1
-        assert stream.trigger().trigger is None
+        with pytest.raises(TriggerError, match="No trigger is due"):
+            stream.trigger()
 
 
 def test_files_are_run_to_the_end_and_releases_also_go_to_the_sink(
@@ -248,11 +248,11 @@ def test_files_are_run_to_the_end_and_releases_also_go_to_the_sink(
 
 def test_a_release_is_shown_as_html() -> None:
     table = pa.table({"url": ["<b>"] + ["/"] * 30, "views": [1.5] * 31})
-    text = api.Release(table, 3)._repr_html_()
+    text = dpsqlp.Release(table, 3)._repr_html_()
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
     assert "and 11 more rows" in text
-    assert len(api.Release(table, 3)) == 31
+    assert len(dpsqlp.Release(table, 3)) == 31
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_what_cannot_be_opened_says_what_to_do(
         dpsqlp.open(SQL, state=tmp_path / "state", secret=tmp_path / "state" / "secret")
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(DpsqlpError, match="pip install polars"):
-        api.Release(pa.table({}), 1).to_polars()
+        dpsqlp.Release(pa.table({}), 1).to_polars()
 
 
 def test_public_tables_come_from_python(tmp_path: Path) -> None:

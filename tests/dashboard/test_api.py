@@ -470,10 +470,13 @@ def test_a_folder_is_read_whatever_its_name(tmp_path: Path, name: str, neighbour
 def write_sink(folder: Path, *releases: list[dict[str, Any]], first: int = 1) -> None:
     """What a parquet sink without windows writes."""
     folder.mkdir(parents=True, exist_ok=True)
-    fixed = {"window_start": None, "window_end": None, "final": False}
-    times = [(name, pa.timestamp("us")) for name in ("window_start", "window_end")]
+    names = ("window_start", "window_end", "released_at")
+    fixed = {**dict.fromkeys(names), "final": False}
+    times = [(name, pa.timestamp("us")) for name in names]
     for trigger, rows in enumerate(releases, first):
-        table = pa.Table.from_pylist([fixed | {"trigger": trigger} | row for row in rows])
+        table = pa.Table.from_pylist(
+            [fixed | {"trigger": trigger, "window_trigger": trigger} | row for row in rows]
+        )
         for name, kind in times:
             place = table.schema.get_field_index(name)
             table = table.set_column(place, name, table.column(name).cast(kind))

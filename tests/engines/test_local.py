@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -33,7 +34,7 @@ from dpsqlp.sources import memory_limit
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.python_frames import PythonSource
 from dpsqlp.sources.standard_input import StandardInput
-from dpsqlp.state.journal import MANIFEST, Intent
+from dpsqlp.state.journal import MANIFEST, Intent, Journal
 from dpsqlp.state.sealed import read_public
 from dpsqlp.state.storage import LocalStorage
 from support.fake_clock import START, FakeClock
@@ -136,6 +137,67 @@ def test_a_replay_equals_the_twin(kind: str, tmp_path: Path) -> None:
     }
     closed = [row for row in finals if (row["window_start"], row["k"]) not in before]
     assert len(closed) >= (3 if kind == "closing" else 0)
+
+
+FRAMES = "connector = 'python'"
+
+
+def fed(folder: Path, sql: str, given: Sequence[Record]) -> LocalEngine:
+    """An engine with all records of a replay, in three frames."""
+    engine = made(folder, sql)
+    for part in range(3):
+        engine.source.push(table(given[part::3]))  # type: ignore[attr-defined]
+    return engine
+
+
+def test_a_replay_of_frames_equals_the_twin(tmp_path: Path) -> None:
+    """By each record's own time. Another process goes on with the frames of the state, which has
+    them no longer once the last trigger has run.
+    """
+    sql = script(source=FRAMES, emit=replay(START, START + 3 * HOUR))
+    given = records(1, START - HOUR, START + 5 * HOUR, 700)
+    got = run_all(fed(tmp_path, sql, given), 5)
+    assert list((tmp_path / "state").rglob("spool/*"))
+    engine = made(tmp_path, sql)
+    last = engine.schedule.last
+    assert last is not None
+    got |= run_all(engine)
+    assert as_twin(engine.query, got) == twin_run(engine, by_span(given, FIRST, last))
+    assert sum(map(len, got.values())) > 20
+    assert not list((tmp_path / "state").rglob("spool/*"))
+
+
+def test_a_replay_of_frames_that_had_begun_reads_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before its first commit, it needs no frame again."""
+    sql = script(source=FRAMES, emit=replay(START, START + HOUR))
+    given = records(3, START, START + HOUR)
+    engine = fed(tmp_path, sql, given)
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "commit", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    engine.close()
+    engine = made(tmp_path, sql)
+    last = engine.schedule.last
+    assert last is not None
+    got = run_all(engine)
+    assert as_twin(engine.query, got) == twin_run(engine, by_span(given, FIRST, last))
+
+
+def test_a_replay_of_frames_has_all_of_them_first(tmp_path: Path) -> None:
+    """A frame that comes later would change spans that have been released."""
+    sql = script(source=FRAMES, emit=replay(START, START + HOUR))
+    engine = made(tmp_path, sql)
+    with pytest.raises(SourceError, match="No records were fed"):
+        engine.step()
+    engine.close()
+    engine = fed(tmp_path, sql, records(3, START, START + HOUR))
+    engine.step()
+    with pytest.raises(SourceError, match="before its first trigger"):
+        engine.source.push(table([]))  # type: ignore[attr-defined]
+    engine.close()
 
 
 def options_without(options: dict[str, str]) -> dict[str, Any]:

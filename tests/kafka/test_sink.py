@@ -43,6 +43,8 @@ def release(trigger: int, keys: int = 3) -> pa.Table:
             "window_start": start,
             "window_end": start,
             "trigger": pa.array([trigger] * keys),
+            "released_at": start,
+            "window_trigger": pa.array([trigger] * keys),
             "final": pa.array([False] * keys),
             "k": [f"/{number}\n\u2028é" for number in range(keys)],
             "n": pa.array([trigger * 100 + number for number in range(keys)]),

@@ -46,6 +46,8 @@ def release(
             "window_start": pa.array([datetime(2024, 1, 1)] * rows, pa.timestamp("us")),
             "window_end": pa.array([datetime(2024, 1, 2)] * rows, pa.timestamp("us")),
             "trigger": pa.array([trigger] * rows, pa.int64()),
+            "released_at": pa.array([datetime(2024, 1, 1)] * rows, pa.timestamp("us")),
+            "window_trigger": pa.array([trigger] * rows, pa.int64()),
             "final": pa.array([False] * rows, pa.bool_()),
             "k": pa.array(keys, pa.string()),
             **columns,
@@ -327,7 +329,7 @@ def test_a_database_without_all_characters_is_refused(server: Cluster) -> None:
 def test_a_table_of_other_columns_is_refused(server: Cluster, sink: PostgresSink) -> None:
     """It stays as it is; the error says what differs and what to do."""
     server.run("CREATE TABLE t (trigger int, k text, other text)")
-    with pytest.raises(SinkError, match=r"final, n, n_sd, other, trigger.*rename or drop"):
+    with pytest.raises(SinkError, match=r"final, n, n_sd, other, released_at, trigger.*or drop"):
         sink.emit(1, release(1))
     server.run("DROP TABLE t; CREATE VIEW t AS SELECT 1 AS x")
     with pytest.raises(SinkError, match="not a table with this sink's columns"):

@@ -28,6 +28,8 @@ def release(trigger: int, keys: list[str | None] = KEYS) -> pa.Table:
         {
             "window_start": pa.array([datetime(2024, 1, 1)] * rows, pa.timestamp("us")),
             "trigger": pa.array([trigger] * rows, pa.int64()),
+            "released_at": pa.array([datetime(2024, 1, 1)] * rows, pa.timestamp("us")),
+            "window_trigger": pa.array([trigger] * rows, pa.int64()),
             "final": pa.array([True] * rows, pa.bool_()),
             "release": pa.array(keys, pa.string()),
             "a \"b' c": pa.array([0.5] * rows, pa.float64()),
@@ -131,7 +133,8 @@ def test_parquet_and_json_lines_hold_the_rows(tmp_path: Path) -> None:
         assert [row["release"] for row in rows] == keys
         for row, wanted in zip(rows, expected.to_pylist(), strict=True):
             assert list(row) == expected.column_names
-            assert {**row, "window_start": None} == {**wanted, "window_start": None}
+            times = {"window_start": None, "released_at": None}
+            assert row | times == wanted | times
 
 
 def test_standard_output_prints_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,6 +219,14 @@ def test_another_pipelines_releases_are_not_replaced(connector: str, tmp_path: P
     sink("one").emit(2, release(2))
     with pytest.raises(SinkError, match=r"another pipeline.*Nothing was written.*to another value"):
         sink("two")
+
+
+def test_an_empty_folder_of_another_pipeline_is_told_by_its_mark(tmp_path: Path) -> None:
+    """There is no release in it yet, and the file that names its pipeline is hidden."""
+    first, second = (make_sink("t", {"connector": "jsonl", "path": "out"}, tmp_path) for _ in "ab")
+    first.open("one", [])
+    with pytest.raises(SinkError, match=r"belongs to another pipeline.*hidden file \.pipeline"):
+        second.open("two", [])
 
 
 def test_a_table_of_two_pipelines_is_found_when_it_is_written_too(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ def released(compiled: Query, rows: list[dict[str, Any]]) -> list[dict[str, Any]
     processes = range(len(compiled.processes))
     columns = [
         "window_number BIGINT, window_start TIMESTAMP, window_end TIMESTAMP, trigger BIGINT",
-        "final BOOLEAN, position BIGINT, key_0 VARCHAR",
+        "released_at TIMESTAMP, window_trigger BIGINT, final BOOLEAN, position BIGINT",
+        "key_0 VARCHAR",
         *(f"p{n} DOUBLE, p{n}_sd DOUBLE" for n in processes),
     ]
     connection.execute(f"CREATE TABLE released ({', '.join(columns)})")

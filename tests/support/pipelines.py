@@ -27,6 +27,7 @@ from support.fake_clock import FakeClock
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE
+EPOCH = datetime(1970, 1, 1)
 SECRET = Secret(bytes(range(32)), bytes(range(16)))
 SCHEMA = pa.schema(
     [("unit", pa.string()), ("k", pa.string()), ("x", pa.float64()), ("ts", pa.timestamp("us"))]
@@ -185,7 +186,8 @@ def twin_run(
     engine: LocalEngine, batches: Mapping[int, Sequence[Record]], secret: Secret = SECRET
 ) -> dict[int, list[dict[str, Any]]]:
     """The rows that the twin releases for records given by trigger, as the sink shows them."""
-    query, plan = engine.query, engine.plan
+    query, plan, grid = engine.query, engine.plan, engine.schedule
+    step = grid.interval
     twin = Twin(plan, secret.key, secret.instance)
     quanta = [calibrated.quantum for calibrated in plan.calibration.processes]
     released: dict[int, list[dict[str, Any]]] = {}
@@ -195,6 +197,8 @@ def twin_run(
             {
                 "window": row.window,
                 "final": row.final,
+                "window_trigger": trigger - plan.windows.first(row.window),
+                "released_at": EPOCH + timedelta(microseconds=grid.origin + trigger * step),
                 "key": row.key,
                 "values": [value * q for value, q in zip(row.values, quanta, strict=True)],
             }
@@ -206,19 +210,20 @@ def twin_run(
 def as_twin(query: Query, rows: dict[int, list[dict[str, Any]]]) -> dict[int, list[dict[str, Any]]]:
     """Released rows in the twin's terms."""
     hop = None if query.window is None else query.window.hop_us
-    epoch = datetime(1970, 1, 1)
 
     def window(row: dict[str, Any]) -> int:
         if hop is None:
             assert row["window_start"] is None
             return 0
-        return int((row["window_start"] - epoch) // timedelta(microseconds=hop))
+        return int((row["window_start"] - EPOCH) // timedelta(microseconds=hop))
 
     return {
         trigger: [
             {
                 "window": window(row),
                 "final": row["final"],
+                "window_trigger": row["window_trigger"],
+                "released_at": row["released_at"],
                 "key": canonical((row["k"],), ("text",)),
                 "values": [row["n"], row["total"]],
             }

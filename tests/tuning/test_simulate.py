@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpsqlp.core import TriggerRelease
+from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.engines.release_query import ReleaseQuery
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.sql import SinkDef
@@ -68,7 +69,7 @@ def shown_rows(sql: str, folder: Path, step: str) -> set[tuple[Any, ...]]:
     release = TriggerRelease(
         0, shown.window, np.full(len(shown), shown.step), shown.key_text, shown.released
     )
-    with ReleaseQuery(rows.query, plan) as query:
+    with ReleaseQuery(rows.query, plan, TriggerGrid.of(rows.query, plan.triggers, 0)) as query:
         table = query.columns(release)
     starts, keys = table.column("window_start").to_pylist(), table.column("key_0").to_pylist()
     columns = [

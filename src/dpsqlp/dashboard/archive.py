@@ -25,12 +25,13 @@ from dpsqlp.dashboard.release_files import parquet_name
 from dpsqlp.engines.engine import Engine, Progress
 from dpsqlp.engines.instance import description
 from dpsqlp.errors import StateError
+from dpsqlp.releases import ARCHIVE
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sinks.formats import repeated_columns
 from dpsqlp.sinks.published import store_once
 from dpsqlp.state.storage import LocalStorage
 
-SUFFIX = ".releases"
+SUFFIX = ARCHIVE
 STATUS = "status.json"
 OPERATOR = "operator.json"
 Status = Literal["running", "waiting", "finished", "stopped", "failed"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +25,7 @@ from dpsqlp.dashboard.release_files import (
     trigger_files,
 )
 from dpsqlp.errors import StateError
+from dpsqlp.sinks.formats import from_json_rows
 from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.release import FIXED
 
@@ -93,7 +93,7 @@ class JsonLinesFolder:
             try:
                 rows = [json.loads(line) for line in file.read_bytes().splitlines()]
                 if rows:  # a release without rows has no columns
-                    _write(self.cache, trigger, _table(rows))
+                    _write(self.cache, trigger, from_json_rows(rows))
             except (ValueError, TypeError, OverflowError, pa.ArrowException):
                 # The reader reports and skips this empty placeholder as an unreadable release.
                 if trigger not in converted:
@@ -204,20 +204,6 @@ def copy_consistently(path: Path, copy: Path) -> FileVersion | None:
             return before
         time.sleep(_PAUSE_SECONDS)
     return None
-
-
-def _table(rows: Sequence[dict[str, object]]) -> pa.Table:
-    """JSON rows as a table. Window bounds become timestamps; columns without values become text."""
-    table = pa.Table.from_pylist(list(rows))
-    for number, column in enumerate(table.schema):
-        kind = column.type
-        if column.name in ("window_start", "window_end"):
-            kind = pa.timestamp("us")
-        elif pa.types.is_null(kind):
-            kind = pa.string()
-        if kind != column.type:
-            table = table.set_column(number, column.name, table.column(number).cast(kind))
-    return table
 
 
 def _write(folder: Path, trigger: int, table: pa.Table) -> None:

@@ -77,7 +77,9 @@ class Engine(ABC):
             self.schedule = TriggerGrid.of(query, created.plan.triggers, created.created)
             self.core = Core(created.plan, created.secret)
             self.journal = Journal(storage, self.core)
-            self._release_query = stack.enter_context(ReleaseQuery(query, created.plan))
+            self._release_query = stack.enter_context(
+                ReleaseQuery(query, created.plan, self.schedule)
+            )
             stack.callback(source.close)
             stack.callback(sink.close)
             keys = [output.name for output in query.outputs if output.kind == "key"]
@@ -88,7 +90,8 @@ class Engine(ABC):
             self.journal.sweep()
             self.cuts = Cuts(self.journal, source, self.schedule, self.clock, pending)
             begun = None if pending is None else pending.offsets
-            sweep_spools(storage, [begun, *map(self.cuts.offsets, self.cuts.waiting)])
+            replayed = self._offset if self.schedule.on_event_time else None
+            sweep_spools(storage, [begun, replayed, *map(self.cuts.offsets, self.cuts.waiting)])
             self._is_ahead_of_disk = self._missed = False
             if self._unpublished is not None:
                 with suppress(UnavailableError):  # then at the next step
@@ -173,10 +176,6 @@ class Engine(ABC):
             self.journal.intend(Intent(intent.trigger, completed, (*intent.left_behind, *left)))
         return left
 
-    def empty_release(self) -> pa.Table:
-        """A release without rows."""
-        return self._release_query.empty()
-
     @property
     def _offset(self) -> Offset:
         """The end of the last trigger's range."""
@@ -235,6 +234,8 @@ class Engine(ABC):
         self._unpublished, self._is_ahead_of_disk = data, False
         self._missed = intent.offsets is None
         self.source.acknowledge(intent.offsets)
+        if intent.trigger == self.schedule.last:
+            sweep_spools(self.journal.storage, [])  # no trigger will read a replay's records again
         if not self.schedule.on_event_time:
             self.cuts.drop(intent.trigger)
 

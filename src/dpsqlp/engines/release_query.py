@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsqlp.core import TriggerRelease
-from dpsqlp.entropy.canonical import Encoded
+from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.entropy.decode import decode
 from dpsqlp.plan import Plan
 from dpsqlp.sql import connect, standard_deviations
@@ -20,8 +20,8 @@ from dpsqlp.sql.query import Query
 class ReleaseQuery:
     """The part of a query above its aggregation, run by DuckDB over released rows alone."""
 
-    def __init__(self, query: Query, plan: Plan) -> None:
-        self._query, self._plan = query, plan
+    def __init__(self, query: Query, plan: Plan, grid: TriggerGrid) -> None:
+        self._query, self._plan, self._grid = query, plan, grid
         self._database = connect()
         self._deviations = standard_deviations(plan)
         self._key_types = _arrow_types(query.key_types)
@@ -39,12 +39,6 @@ class ReleaseQuery:
         self._database.register("released", self.columns(release))
         return self._database.sql(self._query.release_sql).to_arrow_table()
 
-    def empty(self) -> pa.Table:
-        """A release without rows."""
-        none = np.empty(0, np.int64)
-        values = np.empty((0, len(self._plan.calibration.processes)), np.int64)
-        return self.run(TriggerRelease(0, none, none, Encoded.from_list(()), values))
-
     def columns(self, release: TriggerRelease) -> pa.Table:
         """The table that `release_sql` reads."""
         rows, window = len(release), self._query.window
@@ -56,6 +50,10 @@ class ReleaseQuery:
             columns["window_start"] = pa.array(start, pa.timestamp("us"))
             columns["window_end"] = pa.array(start + window.size_us, pa.timestamp("us"))
         columns["trigger"] = pa.array(np.full(rows, release.trigger))
+        # The time on the grid, which is public; when the worker came to it is not.
+        due = pa.scalar(self._grid.due(release.trigger), pa.timestamp("us"))
+        columns["released_at"] = pa.repeat(due, rows)
+        columns["window_trigger"] = pa.array(release.step, pa.int64())
         columns["final"] = pa.array(release.step == self._plan.triggers)
         columns["position"] = np.arange(rows)
         keys = decode(release.key_text, self._key_types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 
 import duckdb
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pyarrow.parquet as pq
 
 from dpsqlp.sql.quoting import quote_identifier, quote_text
 from dpsqlp.sql.release import FIXED
+
+_TIMES = ("window_start", "window_end", "released_at")
 
 
 def to_parquet(release: pa.Table) -> bytes:
@@ -41,6 +44,20 @@ def to_json_lines(release: pa.Table) -> bytes:
         columns = ", ".join(f"{quote_text(f.name)}, {_json_value(f)}" for f in release.schema)
         lines = database.execute(f"SELECT json_object({columns}) FROM release").fetchall()
     return "".join(f"{line}\n" for (line,) in lines).encode()
+
+
+def from_json_rows(rows: Sequence[Mapping[str, object]]) -> pa.Table:
+    """The rows of JSON Lines. Times become timestamps; columns without values become texts."""
+    table = pa.Table.from_pylist(list(rows))
+    for number, column in enumerate(table.schema):
+        kind = column.type
+        if column.name in _TIMES:
+            kind = pa.timestamp("us")
+        elif pa.types.is_null(kind):
+            kind = pa.string()
+        if kind != column.type:
+            table = table.set_column(number, column.name, table.column(number).cast(kind))
+    return table
 
 
 def _json_value(field: pa.Field) -> str:

@@ -59,7 +59,7 @@ class Source(Protocol[OffsetT, RangeT]):
 
     def replay(self, offset: OffsetT, span: tuple[int, int]) -> RangeT:
         """The range of an event-time span; of finished history alone."""
-        raise SourceError("Only files can be replayed on event time.")
+        raise SourceError("Only files and frames from Python can be replayed on event time.")
 
     def complete(self, offsets: RangeT) -> RangeT:
         """A range with all that decides how it is read; called before the range is durable."""

@@ -19,36 +19,70 @@ from dpsqlp.sql.query import SourceDef
 from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.state.storage import Storage
 
+_HISTORY = 0  # names the spool of a replay; cuts name theirs by the trigger, from 1
 _FAILURES = (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 class PythonSource(SpooledSource):
-    """Frames that the program pushes."""
+    """Frames that the program pushes. A replay on event time has those of before its first trigger.
+
+    Privacy contract: their records are spooled before that trigger's intent is written, and each
+    intent names the digest. So the records of all triggers are decided before any noise is used.
+    """
 
     suffix = "arrow"
 
     def __init__(self, source: SourceDef, storage: Storage) -> None:
         super().__init__(source, storage)
         self._waiting: list[pa.Table] = []
+        self._is_fixed = False  # a replay has begun
 
     def push(self, frame: Any) -> None:
-        """Hand over records for the next trigger."""
+        """Hand over records for the next trigger, or for a replay that has not begun."""
+        if self._is_fixed:
+            raise history_is_fixed()
         self._waiting.append(as_table(frame, self._source, self._schema))
 
-    def cut(self, offset: None, at: GridTime) -> SpoolRange:
+    def cut(self, offset: SpoolRange | None, at: GridTime) -> SpoolRange:
         """Everything pushed since the last cut, spooled."""
         check_no_offset(offset)
+        return self._spool_waiting(at.trigger)
+
+    def replay(self, offset: SpoolRange | None, span: tuple[int, int]) -> SpoolRange:
+        """An event-time span of what was pushed before the first trigger."""
+        if offset is None and not self._waiting:
+            raise SourceError(
+                "No records were fed. A replay on event time has all its records before its first"
+                " trigger: feed them, then call run(). Nothing was run."
+            )
+        self._is_fixed = True
+        if offset is None:
+            offset = self._spool_waiting(_HISTORY)
+        elif "spool" not in offset:
+            check_no_offset(offset)
+        return {"spool": offset["spool"], "digest": offset["digest"], "span": span}
+
+    def _spool_waiting(self, name: int) -> SpoolRange:
         count = len(self._waiting)  # more may be pushed meanwhile
         buffer = io.BytesIO()
         with pa.ipc.new_stream(buffer, self._schema) as writer:
             for table in self._waiting[:count]:
                 writer.write_table(table)
-        offsets = self._spool(at.trigger, [buffer.getvalue()])
+        offsets = self._spool(name, [buffer.getvalue()])
         del self._waiting[:count]
         return offsets
 
     def _parse(self, data: bytes) -> pa.Table:
         return pa.ipc.open_stream(data).read_all()
+
+
+def history_is_fixed() -> SourceError:
+    """The refusal of records for a replay that has begun."""
+    return SourceError(
+        "A replay on event time reads the records that were fed before its first trigger, and that"
+        " has run. Records that are added now would change the past. Feed all of them first, to a"
+        " new pipeline, which spends its own budget; or leave ON EVENT TIME out."
+    )
 
 
 def arrow_table(frame: Any) -> pa.Table:

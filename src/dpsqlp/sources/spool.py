@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import ClassVar, TypedDict
+from typing import ClassVar, NotRequired, TypedDict
 
 import duckdb
 import pyarrow as pa
@@ -25,14 +25,17 @@ _SPOOL = "spool/"
 
 
 class SpoolRange(TypedDict):
-    """The records of one trigger, in a spool."""
+    """The records of one trigger, in a spool; on event time a span of the spool's records."""
 
     spool: str
     digest: str
+    span: NotRequired[tuple[int, int]]
 
 
-class SpooledSource(Source[None, SpoolRange]):
-    """A source without offsets: records that were not spooled are the sender's to send again."""
+class SpooledSource(Source[SpoolRange | None, SpoolRange]):
+    """A source without offsets: records that were not spooled are the sender's to send again. The
+    spool of a replay serves all its triggers, so there it is the offset.
+    """
 
     suffix: ClassVar[str]
 
@@ -40,27 +43,39 @@ class SpooledSource(Source[None, SpoolRange]):
         self._source = source
         self._storage = storage
         self._schema = declared_schema(source)
+        self._history: tuple[str, pa.Table] | None = None  # of a replay: its digest and records
 
     def initial_offset(self) -> None:
         """There is none."""
         return
 
-    def next_offset(self, offset: None, offsets: SpoolRange | None) -> None:
-        """There is none."""
-        return
+    def next_offset(
+        self, offset: SpoolRange | None, offsets: SpoolRange | None
+    ) -> SpoolRange | None:
+        """The spool of a replay."""
+        if offsets is None:
+            return offset
+        if "span" not in offsets:
+            return None
+        return {"spool": offsets["spool"], "digest": offsets["digest"]}
 
     def read(self, offsets: SpoolRange | None, database: duckdb.DuckDBPyConnection) -> None:
         """Make the range's records a view of the source's name."""
-        if offsets is None:
-            table = self._schema.empty_table()
-        else:
-            table = self._parse(_read_spool(self._storage, offsets))
+        table = self._schema.empty_table() if offsets is None else self._table(offsets)
         show(database, self._source, table)
 
     def acknowledge(self, offsets: SpoolRange | None) -> None:
-        """Delete the spool."""
-        if offsets is not None:
+        """Delete the spool, unless later triggers of a replay need it."""
+        if offsets is not None and "span" not in offsets:
             self._storage.delete(offsets["spool"])
+
+    def _table(self, offsets: SpoolRange) -> pa.Table:
+        if self._history is not None and self._history[0] == offsets["digest"]:
+            return self._history[1]
+        table = self._parse(_read_spool(self._storage, offsets))
+        if "span" in offsets:
+            self._history = offsets["digest"], table
+        return table
 
     def _spool(self, trigger: int, parts: Sequence[bytes]) -> SpoolRange:
         return spool(self._storage, trigger, self.suffix, parts)

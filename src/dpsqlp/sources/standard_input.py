@@ -52,7 +52,7 @@ class StandardInput(SpooledSource):
             stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         threading.Thread(target=self._read_lines, args=(stream,), daemon=True).start()
 
-    def cut(self, offset: None, at: GridTime) -> SpoolRange:
+    def cut(self, offset: SpoolRange | None, at: GridTime) -> SpoolRange:
         """The lines that have arrived by a grid time, spooled.
 
         One trigger runs after the end of standard input, with or without lines. If it ran only

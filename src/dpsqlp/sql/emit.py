@@ -246,7 +246,11 @@ def _check_replay(
             f"ON EVENT TIME replays finished history; the source {source.name} ({what}) is"
             " unbounded, so its triggers would depend on who sends records",
             "Leave ON EVENT TIME out to emit by the clock"
-            + (", or set follow = false." if follows else ", or replay files."),
+            + (
+                ", or set follow = false."
+                if follows
+                else ", or replay files or, from Python, frames."
+            ),
         )
     if window is None and emit.start_us is None:
         raise text.refuse(

@@ -29,8 +29,9 @@ class SourceDef:
 
     @property
     def bounded(self) -> bool:
-        """Whether it is finished history; only that may be replayed on event time."""
-        return self.connector == "files" and not self.options.get("follow", False)
+        """Whether it may be finished history, which alone is replayed on event time."""
+        files = self.connector == "files" and not self.options.get("follow", False)
+        return files or self.connector == "python"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,10 @@ class Query:
     outside every window.
 
     `release_sql` is DuckDB SQL over a table `released` with the columns window_number,
-    window_start, window_end, trigger, final, position (in the order of window and canonical key
-    bytes), key_0.., p0.., p0_sd..; it gives window_start, window_end, trigger, final, then the
-    SELECT list, each aggregate followed by its <alias>_sd.
+    window_start, window_end, trigger, released_at (its time on the grid), window_trigger (its
+    number within the window), final, position (in the order of window and canonical key bytes),
+    key_0.., p0.., p0_sd..; it gives window_start to final, then the SELECT list, each aggregate
+    followed by its <alias>_sd.
     """
 
     source: SourceDef

@@ -18,7 +18,7 @@ from dpsqlp.sql.query import Output
 from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import sql
 
-FIXED = ("window_start", "window_end", "trigger", "final")
+FIXED = ("window_start", "window_end", "trigger", "released_at", "window_trigger", "final")
 _GROUP = "window_number, trigger"
 
 

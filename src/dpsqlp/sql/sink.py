@@ -318,7 +318,8 @@ def _check_release(
     """Bind the release query against an empty table."""
     columns = [
         "window_number BIGINT, window_start TIMESTAMP, window_end TIMESTAMP",
-        "trigger BIGINT, final BOOLEAN, position BIGINT",
+        "trigger BIGINT, released_at TIMESTAMP, window_trigger BIGINT, final BOOLEAN",
+        "position BIGINT",
         *(f"key_{n} {kind}" for n, kind in enumerate(key_types)),
         *(f"p{n} DOUBLE, p{n}_sd DOUBLE" for n in range(processes)),
     ]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsqlp.core import TriggerRelease
+from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.engines.release_query import ReleaseQuery
 from dpsqlp.plan import Plan
 from dpsqlp.sql.query import Query, SinkDef
@@ -80,7 +81,8 @@ def _keys(query: Query, plan: Plan, end: Shown) -> dict[str, Any]:
     """The window and the keys of the released groups."""
     step = np.full(len(end), end.step)
     release = TriggerRelease(0, end.window, step, end.key_text, end.released)
-    with ReleaseQuery(query, plan) as release_query:
+    grid = TriggerGrid.of(query, plan.triggers, 0)  # for the times of release, not shown
+    with ReleaseQuery(query, plan, grid) as release_query:
         released = release_query.columns(release)
     window = {} if query.window is None else {"window_start": released.column("window_start")}
     return window | {

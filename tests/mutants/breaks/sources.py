@@ -4,9 +4,34 @@ from __future__ import annotations
 
 from mutants.breaks.base import SEALED, Break
 
+FRAMES = "engines/test_local.py::"
 LATE = "postgres/test_source.py::test_a_transaction_that_commits_late_is_waited_for"
 
 BREAKS = [
+    Break(
+        "the frames of a replay go with its first trigger",
+        "lemma 23: a later trigger reads what the first has fixed",
+        "sources/spool.py",
+        'if offsets is not None and "span" not in offsets:',
+        "if offsets is not None:",
+        FRAMES + "test_a_replay_of_frames_equals_the_twin",
+    ),
+    Break(
+        "each trigger of a replay spools the frames there are",
+        "lemma 23: equal noise on changed input",
+        "sources/python_frames.py",
+        "        if offset is None:\n            offset = self._spool_waiting",
+        "        if True:\n            offset = self._spool_waiting",
+        FRAMES + "test_a_replay_of_frames_equals_the_twin",
+    ),
+    Break(
+        "frames are added to a replay that has begun",
+        "lemma 2: the records of a span are those of before the first trigger",
+        "sources/python_frames.py",
+        "        if self._is_fixed:\n",
+        "        if False:\n",
+        FRAMES + "test_a_replay_of_frames_has_all_of_them_first",
+    ),
     Break(
         "a file left out that has records of the span",
         "lemma 2: a trigger reads the records of its span",
