@@ -34,6 +34,7 @@ from dpsqlp.sources import memory_limit
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sources.python_frames import PythonSource
 from dpsqlp.sources.standard_input import StandardInput
+from dpsqlp.sql import standard_deviations
 from dpsqlp.state.journal import MANIFEST, Intent, Journal
 from dpsqlp.state.sealed import read_public
 from dpsqlp.state.storage import LocalStorage
@@ -198,6 +199,36 @@ def test_a_replay_of_frames_has_all_of_them_first(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="before its first trigger"):
         engine.source.push(table([]))  # type: ignore[attr-defined]
     engine.close()
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_people_are_counted_however_many_rows_they_have(public: bool, tmp_path: Path) -> None:
+    """A norm of 2 is one row in each of 4 groups: the others of a group use up nothing, at the same
+    trigger or later.
+    """
+    keys = "abcd"
+    given = [
+        (f"u{unit}", key, 1.0, START + trigger * QUARTER + unit)
+        for unit in range(40)
+        for key in keys
+        for trigger in range(4)
+        for _ in range(3)
+    ]
+    options = ", group_selection_strategy = PUBLIC_GROUPS, public_groups = p" if public else ""
+    sql = script(
+        select="k, COUNT(DISTINCT unit) AS n",
+        emit=replay(START, START + HOUR),
+        options=options,
+        public="CREATE PUBLIC TABLE p AS SELECT UNNEST(['a', 'b', 'c', 'd']) AS k;" * public,
+    ).replace("max_rows_contributed = 6, max_rows_per_group = 3", "max_contribution_norm = 2")
+    write(tmp_path / "in" / "all.parquet", given)
+    engine = made(tmp_path, sql)
+    noise = max(standard_deviations(engine.plan)[0])
+    *_, last = run_all(engine).values()
+    assert {row["k"]: row["n"] for row in last} == pytest.approx(
+        dict.fromkeys(keys, 40), abs=6 * noise
+    )
+    assert 6 * noise < 20  # by rows, a unit would count in a single group
 
 
 def options_without(options: dict[str, str]) -> dict[str, Any]:

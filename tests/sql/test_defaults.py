@@ -33,6 +33,32 @@ def test_votes_are_the_root_of_rows(rows: int, votes: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("select", "options", "bounds"),
+    [
+        ("k, COUNT(DISTINCT u) AS n", "max_contribution_norm = 4", (16, 1, 16, 16)),
+        ("k, COUNT(DISTINCT u) AS n", "max_rows_contributed = 4", (4, 1, 4, 4)),
+        (
+            "k, COUNT(DISTINCT u) AS n",
+            "max_contribution_norm = 4, max_selections_contributed = 3, max_rows_per_group = 2",
+            (16, 1, 3, 16),
+        ),
+        (
+            "k, COUNT(DISTINCT u) AS n",
+            "max_rows_contributed = 4, mechanism = 'tree', release = 'threshold'",
+            (4, 4, 4, 16),
+        ),
+        ("k, COUNT(DISTINCT u) AS n, COUNT(*) AS m", "max_contribution_norm = 4", (16, 4, 16, 16)),
+        ("k", "max_contribution_norm = 4", (16, 4, 2, 16)),
+    ],
+)
+def test_people_are_bounded_by_their_groups(
+    select: str, options: str, bounds: tuple[int, int, int, int]
+) -> None:
+    """One row in each, where nothing else is counted and one vote is enough."""
+    assert caps(select, options) == ContributionBounds(*bounds)
+
+
+@pytest.mark.parametrize(
     ("norm", "squared_norm", "rows_per_group", "votes"),
     [
         ("1", 1, 1, 1),
@@ -89,10 +115,10 @@ def test_a_window_ends_with_a_closing_wherever_units_end_with_it(
 
 def test_a_count_of_units_leaves_out_none() -> None:
     select = "k, COUNT(DISTINCT u)"
-    assert caps(select, "max_rows_contributed = 32") == ContributionBounds(32, 32, 32)
-    assert caps(select, "max_contribution_norm = 8") == ContributionBounds(64, 8, 64, 64)
+    assert caps(select, "max_rows_contributed = 32") == ContributionBounds(32, 1, 32)
+    assert caps(select, "max_contribution_norm = 8") == ContributionBounds(64, 1, 64, 64)
     given = "max_rows_contributed = 32, max_selections_contributed = 5"
-    assert caps(select, given) == ContributionBounds(32, 32, 5)
+    assert caps(select, given) == ContributionBounds(32, 1, 5)
 
 
 @pytest.mark.parametrize(

@@ -163,11 +163,16 @@ def _bounding(query: Query, plan: Plan) -> str:
     caps = plan.caps
     stream = "over the whole stream" if query.period_us is None else "in one period"
     rows = min(caps.records_per_key, math.isqrt(caps.squared_norm))
-    if not query.key_names and query.window is None:
+    free = ""
+    if query.counts_units_alone:
+        rows = caps.squared_norm
+        text = f"Each unit counts once in a {_group(query)}, in at most {rows} {stream}."
+        free = ", and use up nothing"
+    elif not query.key_names and query.window is None:
         text = f"Of each unit's rows, at most {rows} may count {stream}."
     else:
         text = _budget(caps, stream, _group(query))
-    text += " Further rows are dropped."
+    text += f" Further rows are dropped{free}."
     if any(p.process.kind != "distinct" for p in plan.calibration.processes):
         text += " The noise of values is proportional to the norm."
     if plan.public_keys is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -152,12 +153,28 @@ class Query:
     account: Account | None = None  # where it enters what it spends; shapes neither data nor noise
 
     @property
+    def counts_units_alone(self) -> bool:
+        """Whether a unit's rows of a group after the first use up nothing."""
+        return counts_units_alone(self.processes, self.release, self.public_keys is not None)
+
+    @property
     def triggers(self) -> int:
         """[T]: the triggers of one window."""
         if self.window is None:
             assert self.emit.triggers is not None
             return self.emit.triggers
         return (self.window.size_us + self.emit.lateness_us) // self.emit.interval_us
+
+
+def counts_units_alone(
+    processes: Sequence[Process], release: ReleasePolicy, public_keys: bool
+) -> bool:
+    """Whether the only aggregate is COUNT(DISTINCT unit), and each unit counts once in a group.
+
+    A unit's further rows of a group add nothing then. Under `threshold` each round needs a vote.
+    """
+    once = release == "every_trigger" or public_keys
+    return once and {process.kind for process in processes} == {"distinct"}
 
 
 def no_closing(

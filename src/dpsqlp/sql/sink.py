@@ -26,7 +26,15 @@ from dpsqlp.sql.groups import Groups, check_period, check_unit, read_groups, rea
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions, read_privacy
 from dpsqlp.sql.outputs import key_name, read_outputs, released_column, released_names
-from dpsqlp.sql.query import Hop, PublicTable, Query, SourceDef, Tumble, no_closing
+from dpsqlp.sql.query import (
+    Hop,
+    PublicTable,
+    Query,
+    SourceDef,
+    Tumble,
+    counts_units_alone,
+    no_closing,
+)
 from dpsqlp.sql.quoting import quote_identifier
 from dpsqlp.sql.relations import Scope, safe, sql
 from dpsqlp.sql.release import Post, release_sql
@@ -110,7 +118,7 @@ def compile_query(
         period_us=options.period_us,
         epsilon=options.epsilon,
         delta=options.delta,
-        caps=_caps(options, aggregates.processes),
+        caps=_caps(options, aggregates.processes, public_keys is not None),
         minimum=options.minimum,
         selection_share=options.selection_share,
         selection_spending=options.selection_spending,
@@ -124,12 +132,19 @@ def compile_query(
     )
 
 
-def _caps(options: PrivacyOptions, processes: Sequence[Process]) -> ContributionBounds:
-    """The bounds; by default COUNT(DISTINCT unit) counts every unit with a kept row."""
+def _caps(
+    options: PrivacyOptions, processes: Sequence[Process], public_keys: bool
+) -> ContributionBounds:
+    """The bounds; by default COUNT(DISTINCT unit) counts every unit with a kept row. By itself it
+    keeps one row of a unit in a group, so further ones use up nothing.
+    """
+    caps = options.caps
     distinct = any(process.kind == "distinct" for process in processes)
     if distinct and not options.selections_given:
-        return replace(options.caps, selections=options.caps.records)
-    return options.caps
+        caps = replace(caps, selections=caps.records)
+    if counts_units_alone(processes, options.release, public_keys):
+        caps = replace(caps, records_per_key=1)
+    return caps
 
 
 def _closing(

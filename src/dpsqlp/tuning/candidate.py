@@ -61,9 +61,14 @@ class Candidate:
 
 
 def binding_caps(query: Query) -> tuple[int | None, int | None]:
-    """Rows in all, and rows per group, where they restrict a unit beyond its norm."""
+    """Rows in all, and rows per group, where they restrict a unit beyond its norm.
+
+    Where units alone are counted, one row per group is no cap that anybody gave.
+    """
     caps = query.caps
     per_key = min(caps.records, math.isqrt(caps.squared_norm))
+    if query.counts_units_alone:
+        per_key = 1
     return (
         caps.records if caps.records < caps.squared_norm else None,
         caps.records_per_key if caps.records_per_key < per_key else None,
