@@ -133,7 +133,7 @@ def test_a_stream_goes_on_with_its_state(tmp_path: Path) -> None:
     file.write_text(SQL)
     with dpsqlp.open(file) as stream:
         stream.run([views(1), views(2)])
-        with pytest.raises(StateError, match="Another process"):
+        with pytest.raises(StateError, match="This process has the state"):
             dpsqlp.open(file)
         last = stream.releases()[-1]
     assert (tmp_path / "views.secret").stat().st_mode & 0o777 == 0o600

@@ -80,6 +80,8 @@ def write(folder: Path, trigger: int, *rows: tuple[str, int, int, bool]) -> None
             "window_start": pa.array([row[1] for row in rows], pa.timestamp("us")),
             "window_end": pa.array([row[1] + 10 for row in rows], pa.timestamp("us")),
             "trigger": [trigger] * len(rows),
+            "released_at": pa.array([trigger] * len(rows), pa.timestamp("us")),
+            "window_trigger": [trigger] * len(rows),
             "final": [row[3] for row in rows],
             "url": [row[0] for row in rows],
             "views": [row[2] for row in rows],
