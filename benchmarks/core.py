@@ -21,7 +21,8 @@ from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.noise import Noise
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import fit_blt
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan
+from dpsqlp.schedule import WindowSchedule
 from dpsqlp.stages.admit import MicroBatch
 from dpsqlp.stages.advance import advance
 from dpsqlp.stages.bound import bound
@@ -108,8 +109,8 @@ def bench_advance(triggers: int, keys: int) -> None:
         ]
         return 10 * float(np.median(times))
 
-    run(pipeline.new_key_table(0, 1), numbers[:1000], 1)  # compile
-    table = pipeline.new_key_table(0, 1)
+    run(pipeline.new_key_table(0, 0, 1), numbers[:1000], 1)  # compile
+    table = pipeline.new_key_table(0, 0, 1)
     first = run(table, numbers, 1)
     again = run(table, np.random.default_rng(3).permutation(numbers), 2)
     report(
@@ -162,7 +163,7 @@ def bench_trigger(sizes: list[int], touched: int) -> None:
     median = []
     for size in sizes:
         pipeline, state = Core(plan(10), SECRET), State()
-        table = pipeline.new_key_table(0, 1)
+        table = pipeline.new_key_table(0, 0, 1)
         state.keys[0] = [table]
         for begin in range(0, size, 500_000):
             numbers = np.arange(begin, min(begin + 500_000, size))

@@ -118,7 +118,7 @@ def bench_cold_keys(sizes: list[int], touched: int) -> None:
     for size in sizes:
         rng = np.random.default_rng(2)
         pipeline, state = Core(plan(20), SECRET), State(1, 1)
-        table = pipeline.new_key_table(0, 1)
+        table = pipeline.new_key_table(0, 0, 1)
         state.keys[0] = [table]
         for begin in range(0, size, 500_000):
             cold = groups(pipeline, np.arange(begin, min(begin + 500_000, size)))

@@ -26,7 +26,8 @@ from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import PlanError, TriggerError
 from dpsqlp.mechanisms import Blt
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan
+from dpsqlp.schedule import WindowSchedule
 from dpsqlp.stages.admit import MicroBatch
 from reference.streams import Stream, run_core, run_twin
 from reference.twin import Row

@@ -180,15 +180,12 @@ class Stream:
         sent first.
         """
         engine = self._check_open()
-        if self.finished:
-            raise TriggerError(
-                f"The last of the {engine.plan.triggers} triggers in the budget has run. Begin"
-                " a new pipeline with a state of its own, which spends its own budget."
-            )
+        engine.check_unfinished()
         schedule = engine.schedule
         if schedule.on_event_time or engine.query.window is None:
             return self._session.last(self._step(engine.next_trigger))
         ran, last = [], schedule.current(engine.clock.now())
+        last = last if schedule.last is None else min(last, schedule.last)
         while not engine.published or engine.next_trigger <= last:
             ran.append(self._session.last(self._step(last)))
         if not ran:

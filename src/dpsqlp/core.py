@@ -222,19 +222,20 @@ class Core:
         for window in self.plan.windows.open(trigger):
             if window not in state.keys:
                 state.keys[window] = [
-                    self.new_key_table(shard, state.shards) for shard in range(state.shards)
+                    self.new_key_table(window, shard, state.shards) for shard in range(state.shards)
                 ]
             for shard, table in enumerate(state.keys[window]):
                 yield (window, shard), table
 
-    def empty_key_table(self) -> KeyTable:
-        """A table without keys."""
+    def empty_key_table(self, window: int) -> KeyTable:
+        """A table of a window, without keys."""
         processes = len(self.plan.calibration.processes)
-        return KeyTable(processes, [self.plan.mechanism.state_size] * processes)
+        mechanism = self.plan.noise_of(window).mechanism
+        return KeyTable(processes, [mechanism.state_size] * processes)
 
-    def new_key_table(self, shard: int, shards: int) -> KeyTable:
+    def new_key_table(self, window: int, shard: int, shards: int) -> KeyTable:
         """A shard of a window that opens, with its public keys."""
-        table = self.empty_key_table()
+        table = self.empty_key_table(window)
         if self.public is not None:
             members = np.flatnonzero(key_shards(self.public_ids, shards) == shard)
             add_public_keys(table, self.public_ids[members], self.public_texts.take(members))
@@ -248,10 +249,15 @@ def _check_turn(plan: Plan, state: State, trigger: int) -> None:
             f"Trigger {state.trigger + 1} is next; got {trigger}."
             " Every grid trigger runs once and in order, with or without records."
         )
-    if plan.windows.stride is None and not 1 <= trigger <= plan.triggers:
+    if plan.windows.single and not 1 <= trigger <= plan.triggers:
         raise TriggerError(
             f"The plan pays for triggers 1 to {plan.triggers}; got {trigger}."
             " Going on needs a new pipeline, which spends its own budget."
+        )
+    if plan.last_trigger is not None and trigger > plan.last_trigger:
+        raise TriggerError(
+            f"The plan's calendar ends with trigger {plan.last_trigger}; got {trigger}. Going on"
+            " needs a new pipeline, which spends its own budget."
         )
 
 
@@ -277,11 +283,10 @@ def collect(
     """The released rows of all shards, in an order that does not come from state."""
     order = key_text.order()
     order = order[np.argsort(window[order], kind="stable")]
-    stride = plan.windows.stride or 0
     return TriggerRelease(
         trigger=trigger,
         window=window[order],
-        step=trigger - window[order] * stride,
+        step=trigger - plan.windows.firsts(window[order]),
         key_text=key_text.take(order),
         values=values[order],
     )

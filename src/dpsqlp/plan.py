@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dpsqlp.accounting.model import (
@@ -24,57 +25,38 @@ from dpsqlp.accounting.model import (
 )
 from dpsqlp.errors import PlanError, StateError
 from dpsqlp.mechanisms import Mechanism, from_parameters
+from dpsqlp.schedule import Schedule, restore_schedule
 
 NOISE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class WindowSchedule:
-    """Public time. Item n (a window, or a period of units) is open at the grid triggers
-    n * stride + 1 .. n * stride + triggers; without a stride there is one item, number 0.
+class WindowNoise:
+    """What depends on a window's number of triggers: the mechanism, and in the calibration each
+    sigma and the thresholds.
     """
 
-    triggers: int
-    stride: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.triggers < 1 or (self.stride is not None and self.stride < 1):
-            raise PlanError(
-                f"A window schedule needs at least one trigger and a positive stride; got {self}."
-            )
-
-    def first(self, item: int) -> int:
-        """The grid trigger before the item's trigger number 1."""
-        return 0 if self.stride is None else item * self.stride
-
-    def open(self, trigger: int) -> range:
-        """The items that are open at a grid trigger."""
-        if self.stride is None:
-            return range(0, 1 if 1 <= trigger <= self.triggers else 0)
-        return range(-((self.triggers - trigger) // self.stride), (trigger - 1) // self.stride + 1)
-
-    def ending(self, trigger: int) -> int | None:
-        """The item whose last trigger this is, if there is one."""
-        if self.stride is None:
-            return 0 if trigger == self.triggers else None
-        item, rest = divmod(trigger - self.triggers, self.stride)
-        return item if rest == 0 else None
+    mechanism: Mechanism
+    calibration: Calibration
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One pipeline's frozen parameters."""
+    """One pipeline's frozen parameters. `mechanism` and `calibration` are those of the longest
+    windows; code that has a window asks `noise_of`.
+    """
 
     query: str  # the computation, in words or SQL: part of the fingerprint
     unit_kinds: tuple[str, ...]  # canonical kinds of the unit columns, see entropy.canonical
     key_kinds: tuple[str, ...]
-    windows: WindowSchedule
-    periods: WindowSchedule | None  # None: a unit's state is kept forever
+    windows: Schedule
+    periods: Schedule | None  # None: a unit's state is kept forever
     release: ReleasePolicy
     caps: ContributionBounds
     mechanism: Mechanism
     calibration: Calibration
     public_keys: tuple[bytes, ...] | None = None  # canonical bytes, sorted
+    shorter: tuple[WindowNoise, ...] = ()  # of windows with fewer triggers, ascending
     fingerprint: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,8 +66,24 @@ class Plan:
 
     @property
     def triggers(self) -> int:
-        """[T] per window."""
-        return self.windows.triggers
+        """[T] of the longest windows."""
+        return self.mechanism.triggers
+
+    @property
+    def noises(self) -> tuple[WindowNoise, ...]:
+        """One for each number of triggers that windows have, ascending."""
+        return (*self.shorter, WindowNoise(self.mechanism, self.calibration))
+
+    def noise_of(self, window: int) -> WindowNoise:
+        """The mechanism and the calibration of a window."""
+        triggers = self.windows.length(window)
+        return next(noise for noise in self.noises if noise.mechanism.triggers == triggers)
+
+    @property
+    def last_trigger(self) -> int | None:
+        """The last grid trigger of a calendar's table, if there is one."""
+        lasts = [grid.last for grid in (self.windows, self.periods) if grid is not None]
+        return min((last for last in lasts if last is not None), default=None)
 
     @property
     def value_columns(self) -> int:
@@ -123,40 +121,37 @@ class Plan:
                 f"The state has noise version {description['noise_version']}; this dpsqlp has"
                 f" {NOISE_VERSION}. Use the version of dpsqlp that wrote the state."
             )
-        calibration = description["calibration"]
-        selection, closing = calibration["selection"], calibration["closing"]
         periods = description["periods"]
         public = description["public_keys"]
         return cls(
             query=description["query"],
             unit_kinds=tuple(description["unit_kinds"]),
             key_kinds=tuple(description["key_kinds"]),
-            windows=WindowSchedule(**description["windows"]),
-            periods=None if periods is None else WindowSchedule(**periods),
+            windows=restore_schedule(description["windows"]),
+            periods=None if periods is None else restore_schedule(periods),
             release=description["release"],
             caps=ContributionBounds(**description["caps"]),
             mechanism=from_parameters(description["mechanism"]),
-            calibration=Calibration(
-                **calibration
-                | {
-                    "selection": None
-                    if selection is None
-                    else Selection(**selection | {"thresholds": tuple(selection["thresholds"])}),
-                    "closing": None
-                    if closing is None
-                    else Closing(**closing | {"weights_max": tuple(closing["weights_max"])}),
-                    "processes": tuple(
-                        CalibratedProcess(**process | {"process": Process(**process["process"])})
-                        for process in calibration["processes"]
-                    ),
-                }
-            ),
+            calibration=_restore_calibration(description["calibration"]),
             public_keys=None if public is None else tuple(bytes.fromhex(key) for key in public),
+            shorter=tuple(
+                WindowNoise(
+                    from_parameters(noise["mechanism"]), _restore_calibration(noise["calibration"])
+                )
+                for noise in description.get("shorter", ())
+            ),
         )
 
     def describe(self) -> dict[str, Any]:
         """Every number of the plan, as plain values."""
-        return {
+        shorter = [
+            {
+                "mechanism": noise.mechanism.parameters(),
+                "calibration": asdict(noise.calibration),
+            }
+            for noise in self.shorter
+        ]
+        described = {
             "noise_version": NOISE_VERSION,
             "query": self.query,
             "unit_kinds": self.unit_kinds,
@@ -171,6 +166,26 @@ class Plan:
             if self.public_keys is None
             else [key.hex() for key in self.public_keys],
         }
+        return described | ({"shorter": shorter} if shorter else {})
+
+
+def _restore_calibration(description: dict[str, Any]) -> Calibration:
+    selection, closing = description["selection"], description["closing"]
+    return Calibration(
+        **description
+        | {
+            "selection": None
+            if selection is None
+            else Selection(**selection | {"thresholds": tuple(selection["thresholds"])}),
+            "closing": None
+            if closing is None
+            else Closing(**closing | {"weights_max": tuple(closing["weights_max"])}),
+            "processes": tuple(
+                CalibratedProcess(**process | {"process": Process(**process["process"])})
+                for process in description["processes"]
+            ),
+        }
+    )
 
 
 def _exact(value: Any) -> Any:
@@ -187,10 +202,12 @@ def _exact(value: Any) -> Any:
 def _validate(plan: Plan) -> None:
     """Refuse plans whose numbers do not fit together."""
     triggers = plan.triggers
-    if plan.mechanism.triggers != triggers:
+    got = tuple(noise.mechanism.triggers for noise in plan.noises)
+    if got != plan.windows.lengths:
         raise PlanError(
-            f"The mechanism has {plan.mechanism.triggers} triggers; the windows have {triggers}."
-            " Give a mechanism with the windows' number of triggers."
+            f"The mechanisms have {_listed(got)} triggers; the windows have"
+            f" {_listed(plan.windows.lengths)}. Give a mechanism with each of the windows' numbers"
+            " of triggers."
         )
     if (plan.calibration.selection is None) != (plan.public_keys is not None):
         raise PlanError(
@@ -206,7 +223,7 @@ def _validate(plan: Plan) -> None:
             " max_rows_per_group."
         )
     periods = plan.periods
-    if periods is not None and (periods.stride is None or periods.triggers < periods.stride):
+    if periods is not None and not periods.overlaps:
         raise PlanError(
             "A unit period must stay open until the next one begins. Give more triggers, or no"
             " period."
@@ -216,7 +233,7 @@ def _validate(plan: Plan) -> None:
     if plan.calibration.closing is not None and not (
         plan.public_keys is None
         and plan.release == "every_trigger"
-        and plan.periods == (None if plan.windows.stride is None else plan.windows)
+        and plan.periods == (None if plan.windows.single else plan.windows)
     ):
         raise PlanError(
             "A closing needs keys that are selected under 'every_trigger', and unit state that ends"
@@ -225,20 +242,65 @@ def _validate(plan: Plan) -> None:
     _validate_noise(plan)
 
 
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
+
+
 def _validate_noise(plan: Plan) -> None:
-    """Refuse shared noise, and thresholds that do not protect."""
-    selection = plan.calibration.selection
-    if selection is not None and (
-        len(selection.thresholds) != plan.triggers or selection.minimum < 0
-    ):
-        raise PlanError(
-            f"Selection needs a minimum of 0 or more and one threshold for each of the"
-            f" {plan.triggers} triggers. Calibrate again."
-        )
+    """Refuse shared noise, thresholds that do not protect, and costs that depend on the window."""
+    for noise in plan.noises:
+        selection = noise.calibration.selection
+        triggers = noise.mechanism.triggers
+        if selection is not None and (
+            len(selection.thresholds) != triggers or selection.minimum < 0
+        ):
+            raise PlanError(
+                f"Selection needs a minimum of 0 or more and one threshold for each of the"
+                f" {triggers} triggers. Calibrate again."
+            )
+        if not _cost_alike(noise, plan.noises[-1]):
+            raise PlanError(
+                f"A unit would spend another part of its budget in windows of {triggers} triggers"
+                f" than in those of {plan.triggers}. Calibrate all together."
+            )
     purposes = [p.purpose for p in plan.calibration.processes if p.purpose != SELECTION]
     if CLOSING in purposes or len(set(purposes)) != len(purposes):
         raise PlanError(f"Processes would share their noise; got the purposes {purposes}.")
-    for calibrated in plan.calibration.processes:
+    for noise in plan.noises:
+        _validate_processes(plan, noise.calibration)
+
+
+def _cost_alike(noise: WindowNoise, longest: WindowNoise) -> bool:
+    """Whether all but sigmas and thresholds is equal, and each s / sigma."""
+    (one, sigmas), (other, wanted) = map(_without_scales, (noise, longest))
+    return one == other and all(
+        math.isclose(
+            noise.mechanism.sensitivity * long, longest.mechanism.sensitivity * short, rel_tol=1e-12
+        )
+        for short, long in zip(sigmas, wanted, strict=True)
+    )
+
+
+def _without_scales(noise: WindowNoise) -> tuple[Calibration, list[float]]:
+    """The calibration without what depends on T, and its sigmas."""
+    calibration = noise.calibration
+    selection, processes = calibration.selection, calibration.processes
+    sigmas = [calibrated.sigma for calibrated in processes]
+    if selection is not None:
+        sigmas.append(selection.sigma)
+        selection = replace(selection, sigma=0.0, thresholds=())
+    common = replace(
+        calibration,
+        selection=selection,
+        processes=tuple(replace(calibrated, sigma=0.0) for calibrated in processes),
+    )
+    return common, sigmas
+
+
+def _validate_processes(plan: Plan, calibration: Calibration) -> None:
+    """Refuse columns that the core cannot compute, or that have noise of another process."""
+    selection = calibration.selection
+    for calibrated in calibration.processes:
         process = calibrated.process
         sums = process.kind in ("sum", "squares")
         if process.kind != "count" and sums != (process.column is not None):

@@ -36,7 +36,8 @@ from dpsqlp.core import Core, State
 from dpsqlp.entropy.canonical import encode
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan
+from dpsqlp.schedule import WindowSchedule
 from dpsqlp.stages.admit import MicroBatch
 
 FALSE_ALARM = 1e-6  # of one audit, both directions together

@@ -23,6 +23,8 @@ CLOSING = {  # half of the keys are nobody's first, and come out when a window e
     "options": ", privacy_unit_period = INTERVAL 30 MINUTES, max_selections_contributed = 1,"
     " min_privacy_units_per_group = 6",
 }
+BERLIN = {"window": "DATE_TRUNC('day', ts) AT TIME ZONE 'Europe/Berlin'"}
+BERLIN["options"] = ", privacy_unit_period = INTERVAL 1 DAY"
 WORKER = Path(__file__).with_name("worker.py")
 ALL = os.environ.get("DPSQLP_CRASH") == "all"
 
@@ -73,11 +75,11 @@ class Worker:
         return int(self.process.stdout.readline())
 
 
-def begun(folder: Path, hours: int, **options: str) -> Path:
+def begun(folder: Path, hours: int, start: int = START, /, **options: str) -> Path:
     """A pipeline that has been created and has run no trigger, over a few Parquet files."""
     dice = random.Random(7)
     records: list[Record] = [
-        (f"u{dice.randrange(80)}", dice.choice("aaabbcdef"), dice.uniform(-3, 9), START + at)
+        (f"u{dice.randrange(80)}", dice.choice("aaabbcdef"), dice.uniform(-3, 9), start + at)
         for at in sorted(dice.randrange(hours * HOUR) for _ in range(300 * hours))
     ]
     for part in range(3):
@@ -87,8 +89,7 @@ def begun(folder: Path, hours: int, **options: str) -> Path:
     sql = script(
         source=f"connector = 'files', path = '{folder}/in/*.parquet'",
         sink="connector = 'parquet', path = 'out'",
-        emit=replay(START, START + hours * HOUR),
-        **HOPPING | options,
+        **{"emit": replay(start, start + hours * HOUR)} | HOPPING | options,
     )
     (pipeline / "query.sql").write_text(sql)
     made(pipeline, sql).close()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from crash.crashes import ALL, CLOSING, HOPPING, Worker, begun, copied, outputs, steps
+from crash.crashes import ALL, BERLIN, CLOSING, HOPPING, Worker, begun, copied, outputs, steps
 from support import slow_unit
 from support.fake_clock import START, FakeClock
-from support.pipelines import MINUTE, made
+from support.pipelines import HOUR, MINUTE, made
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +49,27 @@ def test_killed_at_every_step(options: dict[str, str], worker: Worker, tmp_path:
         assert worker.run(folder, kill_at=kill_at) == KILLED
         if number % 5 == 0:  # and again while it recovers
             assert worker.run(folder, kill_at=1 + kill_at % 5) == KILLED
+        assert worker.run(folder) == 0
+        assert outputs(folder) == expected, f"killed before step {kill_at}, {kinds[kill_at - 1]}"
+
+
+def test_killed_in_days_of_25_and_24_hours(worker: Worker, tmp_path: Path) -> None:
+    """The calendar's table, and the noise of each T, are those of the state."""
+    start = START + 22 * 24 * HOUR + 22 * HOUR  # 27 October 2024 in Berlin
+    emit = (
+        "EMIT EVERY INTERVAL 1 HOUR ON EVENT TIME FROM TIMESTAMP '2024-10-27' TO TIMESTAMP"
+        " '2024-10-29'"
+    )
+    pipeline = begun(tmp_path, 49, start, emit=emit, **BERLIN)
+    whole = copied(pipeline, "whole")
+    assert worker.run(whole) == 0
+    expected, kinds = outputs(whole), steps(whole)
+    rows = [pq.read_table(whole / "out" / name).to_pylist() for name in expected]
+    ends = [number for number, part in enumerate(rows, 1) if part and part[0]["final"]]
+    assert ends == [25, 49]
+    for kill_at in _sample(kinds):
+        folder = copied(pipeline, "killed")
+        assert worker.run(folder, kill_at=kill_at) == KILLED
         assert worker.run(folder) == 0
         assert outputs(folder) == expected, f"killed before step {kill_at}, {kinds[kill_at - 1]}"
 

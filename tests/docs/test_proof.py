@@ -144,7 +144,7 @@ def test_links_to_a_lemma_name_its_heading() -> None:
             assert anchor in known, (path, anchor)
 
 
-CODE = "- *code*: [`plan.py`: `WindowSchedule`](../src/dpsqlp/plan.py)\n"
+CODE = "- *code*: [`plan.py`: `Plan`](../src/dpsqlp/plan.py)\n"
 TEST = (
     "- *test*: [`tests/docs/test_proof.py`: `test_whatever_the_proof_names_exists`]"
     "(../tests/docs/test_proof.py)\n"
@@ -157,8 +157,8 @@ GOOD = f"### Lemma 1. Title\n\nText, see lemma 1.\n\n{CODE}{TEST}{BREAK}\n## Nex
     "text",
     [
         GOOD,
-        GOOD.replace("`WindowSchedule`", "`WindowSchedule.open`"),
-        GOOD.replace("`WindowSchedule`", "`NOISE_VERSION`"),
+        GOOD.replace("`Plan`", "`Plan.closes`"),
+        GOOD.replace("`Plan`", "`NOISE_VERSION`"),
         GOOD.replace("“C off by one”", "“C off by one”,\n  “c off by\n  one”"),
         GOOD + GOOD.replace("Lemma 1.", "Lemma 7."),
     ],
@@ -178,9 +178,9 @@ def test_a_proof_may_be_so(text: str) -> None:
         (CODE, "- *code*: `plan.py`\n", "lemma 1: *code* names nothing"),
         (CODE, CODE.replace("plan.py", "plans.py"), "lemma 1: plans.py does not exist"),
         ("`plan.py`", "`core.py`", "lemma 1: core.py is linked to ../src/dpsqlp/plan.py"),
-        ("`WindowSchedule`", "`Gird`", "lemma 1: plan.py has no Gird"),
-        ("`WindowSchedule`", "`Grid.shut`", "lemma 1: plan.py has no Grid.shut"),
-        ("`WindowSchedule`", "`Plan.text`", "lemma 1: plan.py has no Plan.text"),
+        ("`Plan`", "`Gird`", "lemma 1: plan.py has no Gird"),
+        ("`Plan`", "`Grid.shut`", "lemma 1: plan.py has no Grid.shut"),
+        ("`Plan`", "`Plan.text`", "lemma 1: plan.py has no Plan.text"),
         ("_names_exists", "_names", "has no test_whatever_the_proof_names"),
         ("`test_whatever_the_proof_names_exists`", "`PROOF`", "lemma 1: PROOF is no test"),
         ("(../src", "(../src ", "is linked to"),

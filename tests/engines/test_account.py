@@ -269,7 +269,7 @@ def test_the_noise_is_that_of_a_pipeline_without_a_budget(folder: Path) -> None:
 
 def entered(sql: str, now: int = START + HOUR + MINUTE) -> Entry:
     (sink,) = compile_script(sql).sinks
-    return entry_of(sink.query, make_plan(sink.query), "0" * 32, now, now)
+    return entry_of(sink.query, make_plan(sink.query, created=now), "0" * 32, now, now)
 
 
 def test_a_replay_is_charged_for_the_timestamps_that_it_reads() -> None:
@@ -300,6 +300,13 @@ def test_a_live_pipeline_is_charged_from_the_first_window_that_is_open() -> None
     hopping = entered(budgeted(CLOCK, window="HOP(ts, INTERVAL 15 MINUTES, INTERVAL 1 HOUR)"))
     assert hopping.start_us == START + 15 * MINUTE
     assert (hopping.hop_us, hopping.size_us) == (15 * MINUTE, HOUR)
+
+
+def test_months_by_the_clock_are_charged_from_their_first_day() -> None:
+    """After retirement a window that has begun goes on for as long as the longest may."""
+    entry = entered(budgeted(CLOCK, window="DATE_TRUNC('month', ts)"))
+    assert (entry.start_us, entry.stop_us) == (START - 3 * 24 * HOUR, None)  # 1 October 2024
+    assert (entry.hop_us, entry.size_us) == (1, 31 * 24 * HOUR)
 
 
 def test_without_a_window_records_of_any_time_count() -> None:

@@ -53,6 +53,7 @@ from dpsqlp.experiments.task import (
 from dpsqlp.mechanisms import Tree
 from dpsqlp.plan import Plan
 from dpsqlp.sql import compile_script
+from dpsqlp.sql.plan import window_grid
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.storage import LocalStorage
 from experiments import jobs
@@ -172,7 +173,7 @@ def test_options_reach_the_query() -> None:
     )
     query = query_of(DAY, options, 96)
     assert (query.epsilon, query.delta, query.caps) == (2.0, 1e-10, ContributionBounds(3, 2, 1))
-    assert (query.minimum, query.triggers, query.processes) == (50, 96, ())
+    assert (query.minimum, window_grid(query).triggers, query.processes) == (50, 96, ())
     assert (query.unit_names, query.closing) == (("user_id", "key"), False)
     best = query_of(DAY, preset("best", 6.0, 1e-9), 100)
     assert (best.selection_share, best.selection_spending) == (0.45, "late")

@@ -25,9 +25,10 @@ from dpsqlp.accounting.model import (
 from dpsqlp.core import Core, State, TriggerRelease
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan, WindowNoise
+from dpsqlp.schedule import CalendarSchedule, Schedule, WindowSchedule
 from dpsqlp.stages.admit import MicroBatch
-from reference.twin import Row, canonical
+from reference.twin import Row, Twin, canonical
 from reference.watched import Watched
 
 SECRET = Secret(bytes(range(32)), bytes(range(16)))
@@ -148,11 +149,18 @@ def closings(draw: st.DrawFn, caps: ContributionBounds, minimum: int) -> Closing
 
 
 @st.composite
-def streams(draw: st.DrawFn, kind: str | None = None, release: str | None = None) -> Stream:
-    plan = draw(plans(kind, release))
+def streams(
+    draw: st.DrawFn,
+    kind: str | None = None,
+    release: str | None = None,
+    plan: Plan | None = None,
+) -> Stream:
+    plan = plan or draw(plans(kind, release))
     windows = plan.windows
-    first = 1 if windows.stride is None else draw(st.integers(-2, 3))
-    length = windows.triggers if windows.stride is None else draw(st.integers(1, 12))
+    first = 1 if windows.single else draw(st.integers(-2, 3))
+    length = windows.triggers if windows.single else draw(st.integers(1, 12))
+    if isinstance(windows, CalendarSchedule):
+        first, length = windows.begins[0] + 1, windows.ends[-1] - windows.begins[0]
     dice = random.Random(draw(st.integers(0, 2**32)))
     sizes = draw(st.sampled_from([[0, 2], [0, 5, 15], [0, 10, 20], [10, 30]]))
     distinct = draw(st.sampled_from([1, 2, 4, len(KEYS), len(KEYS)]))
@@ -168,10 +176,10 @@ def streams(draw: st.DrawFn, kind: str | None = None, release: str | None = None
             Row(
                 unit=(dice.choice(UNITS),),
                 key=dice.choice(KEYS[:distinct]),
-                window=dice.choice(near),
+                window=moment(windows, dice.choice(near), dice),
                 timestamp=dice.choice([0, 0, 1, 2, -(2**63) + 1, None]),
                 values=tuple(dice.choice(VALUES) for _ in range(plan.value_columns)),
-                period=dice.choice(unit_periods),
+                period=moment(plan.periods, dice.choice(unit_periods), dice),
             )
             for _ in range(dice.choice(sizes))
         ]
@@ -179,6 +187,63 @@ def streams(draw: st.DrawFn, kind: str | None = None, release: str | None = None
             rows = [replace(r, period=r.window) if dice.random() < 0.9 else r for r in rows]
         batches.append(tuple(rows))
     return Stream(plan, first, tuple(batches))
+
+
+def moment(grid: Schedule | None, item: int | None, dice: random.Random) -> int | None:
+    """What a row has for a window or a period: with a calendar any moment of it, often an edge."""
+    if item is None or not isinstance(grid, CalendarSchedule):
+        return item
+    if not 0 <= item < len(grid.begins):
+        return dice.choice([grid.starts[0] - 1, grid.starts[-1], -(2**63), 2**63 - 1])
+    start, stop = grid.starts[item : item + 2]
+    return dice.choice([start, stop - 1, dice.randrange(start, stop)])
+
+
+@st.composite
+def calendar_streams(draw: st.DrawFn, kind: str, release: str) -> Stream:
+    """A stream over windows of a calendar, of up to four lengths, some late; with no periods, with
+    the windows' own or with longer ones.
+    """
+    plan, late = draw(plans(kind, release)), draw(st.sampled_from([0, 0, 1, 4]))
+    sizes = draw(st.lists(st.sampled_from([1, 2, 3, 5]), min_size=2, max_size=5))
+    edges = [draw(st.integers(-2, 2))]
+    for size in sizes:
+        edges.append(edges[-1] + size)
+    starts = tuple(10 * edge for edge in edges)
+    ends = tuple(edge + late for edge in edges[1:])
+    windows = CalendarSchedule(starts, starts, tuple(edges[:-1]), ends)
+    periods: Schedule | None = None
+    if plan.calibration.closing is not None or draw(st.booleans()):
+        periods = windows
+        if plan.calibration.closing is None and draw(st.booleans()):
+            outer = (starts[0], starts[1], starts[-1])
+            periods = CalendarSchedule(outer, outer, tuple(edges[:2]), (ends[0], ends[-1]))
+    if plan.calibration.closing is None and periods is None:
+        plan = replace(plan, periods=None)
+    noises = [scaled(plan, mechanism(kind, triggers)) for triggers in windows.lengths]
+    *shorter, longest = noises
+    changed = replace(
+        plan,
+        windows=windows,
+        periods=periods,
+        mechanism=longest.mechanism,
+        calibration=longest.calibration,
+        shorter=tuple(shorter),
+    )
+    return draw(streams(plan=changed))
+
+
+def scaled(plan: Plan, own: Mechanism) -> WindowNoise:
+    """The plan's noise under another mechanism: as costly, with thresholds for its triggers."""
+    calibration, factor = plan.calibration, own.sensitivity / plan.mechanism.sensitivity
+    selection = calibration.selection
+    if selection is not None:
+        limits = selection.thresholds
+        thresholds = tuple(limits[(own.triggers + i) % len(limits)] for i in range(own.triggers))
+        thresholds = (*thresholds[:-1], limits[-1])
+        selection = replace(selection, sigma=selection.sigma * factor, thresholds=thresholds)
+    processes = tuple(replace(p, sigma=p.sigma * factor) for p in calibration.processes)
+    return WindowNoise(own, replace(calibration, selection=selection, processes=processes))
 
 
 def micro_batch(plan: Plan, rows: tuple[Row, ...]) -> MicroBatch:
@@ -221,7 +286,8 @@ def run_core(
 
 def run_twin(stream: Stream, seen: Counter[str] | None = None) -> list[Any]:
     """The twin's releases; what happens is counted in `seen`."""
-    twin = Watched(stream.plan, SECRET.key, SECRET.instance, Counter() if seen is None else seen)
+    names = (stream.plan, SECRET.key, SECRET.instance)
+    twin = Twin(*names) if seen is None else Watched(*names, seen)
     return [
         [(row.window, row.index, row.key, row.values) for row in twin.run(list(rows), trigger)]
         for trigger, rows in enumerate(stream.batches, stream.first)

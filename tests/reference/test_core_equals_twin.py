@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsqlp.core import Core, State
-from reference.streams import SECRET, Stream, micro_batch, rows_of, run_core, run_twin, streams
+from reference.streams import (
+    SECRET,
+    Stream,
+    calendar_streams,
+    micro_batch,
+    rows_of,
+    run_core,
+    run_twin,
+    streams,
+)
 from support.quick import QUICK
 
 SHARE = 5 if QUICK else 1
@@ -34,6 +43,21 @@ def test_core_equals_twin(kind: str, release: str) -> None:
     if release == "every_trigger" and not QUICK:
         assert len(seen) == 17
         assert min(seen.values()) >= 5, seen
+
+
+@pytest.mark.parametrize(("kind", "release"), GRID)
+def test_windows_of_a_calendar_equal_the_twins(kind: str, release: str) -> None:
+    """Windows of unequal T have the noise, the thresholds and the final row of their own T."""
+    lengths = Counter[int]()
+
+    @settings(max_examples=150 // SHARE, deadline=None, derandomize=True)
+    @given(stream=calendar_streams(kind, release), shards=st.sampled_from([1, 3]))
+    def check(stream: Stream, shards: int) -> None:
+        lengths[len(stream.plan.windows.lengths)] += 1
+        assert run_core(stream, shards) == run_twin(stream)
+
+    check()
+    assert min(lengths[number] for number in (1, 2, 3)) >= 5, lengths
 
 
 @settings(max_examples=150 // SHARE, deadline=None, derandomize=True)

@@ -21,7 +21,8 @@ from dpsqlp.accounting.model import (
     Selection,
 )
 from dpsqlp.mechanisms import Tree
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan
+from dpsqlp.schedule import WindowSchedule
 from reference.twin import (
     Released,
     Row,

@@ -4,7 +4,7 @@ Written from the mathematics alone, sharing no code with the fast core, which mu
 bit. Slow on purpose: sets of units instead of `prev`, a full scan instead of predicted releases,
 dense matrices instead of continued paths, one AES block at a time.
 
-Symbols: C, c, Cs the caps, P the squared norm; T triggers per window; i the index of a trigger in
+Symbols: C, c, Cs the caps, P the squared norm; T triggers of a window; i the index of a trigger in
 its window; j its index in a selection round; xi = B z the noise at sigma = 1; M the largest number
 of keys that a unit lays on in a closing.
 
@@ -29,14 +29,17 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.special import ndtri
 
 from dpsqlp.accounting.model import CLOSING, SELECTION, CalibratedProcess
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan, WindowNoise
+from dpsqlp.schedule import Schedule, WindowSchedule
 
 Unit = tuple[int | None, bytes]  # (period, canonical bytes): the whole unit
 
 
 @dataclass(frozen=True)
 class Row:
-    """What the row query yields. `values` are the micro-batch's value columns."""
+    """What the row query yields. `values` are the micro-batch's value columns. A calendar's
+    `window` and `period` are moments.
+    """
 
     unit: tuple[Any, ...]
     key: tuple[Any, ...]
@@ -124,21 +127,22 @@ class Twin:
         plan = self.plan
         if any(scalar is None for scalar in row.unit):
             return None
-        if row.window is None or not is_open(plan.windows, row.window, trigger):
+        window = item_of(plan.windows, row.window)
+        if window is None or not is_open(plan.windows, window, trigger):
             return None
         period = None
         if plan.periods is not None:
-            period = row.period
+            period = item_of(plan.periods, row.period)
             if period is None or not is_open(plan.periods, period, trigger):
                 return None
-            if plan.calibration.closing is not None and period != row.window:
+            if plan.calibration.closing is not None and period != window:
                 return None
         key = canonical(row.key, plan.key_kinds)
         if plan.public_keys is not None and key not in plan.public_keys:
             return None
         values = tuple(quantise(process, row.values) for process in plan.calibration.processes)
         unit = (period, canonical(row.unit, plan.unit_kinds))
-        return Record(unit, key, row.window, row.timestamp, values)
+        return Record(unit, key, window, row.timestamp, values)
 
     # Section 2: C, c, Cs and the norm of one unit.
 
@@ -151,13 +155,13 @@ class Twin:
         if unit.squared_norm > caps.squared_norm:
             unit.kept_at[pair] -= 1
             return
-        first = unit.kept_at[pair] == 1
+        is_first = unit.kept_at[pair] == 1
         unit.kept += 1
 
         if self._votes_in_every_round():
             wants_to_vote = unit.last_vote.get(pair) != trigger
         else:
-            wants_to_vote = first
+            wants_to_vote = is_first
         key = self.keys[record.window, record.key]
         # What was selected at an earlier trigger stays so: a vote would be spent for nothing.
         if key.selected and not self._counts_votes():
@@ -172,7 +176,7 @@ class Twin:
         for m, calibrated in enumerate(self.plan.calibration.processes):
             if calibrated.process.kind == "distinct":
                 # Votes are cast once per unit, or once per unit and round: then count without them.
-                counts = first if self._votes_in_every_round() else vote
+                counts = is_first if self._votes_in_every_round() else vote
                 key.totals[m] += int(counts)
             else:
                 value = record.values[m]
@@ -189,7 +193,7 @@ class Twin:
 
     def _scan(self, trigger: int) -> Iterator[Released]:
         for window in open_items(self.plan.windows, trigger):
-            index = trigger - self.plan.windows.first(window)
+            index = trigger - first(self.plan.windows, window)
             if self.plan.public_keys is not None:
                 for key in self.plan.public_keys:
                     yield self._release(window, index, key, self.keys[window, key])
@@ -207,7 +211,7 @@ class Twin:
                         state.last_release = index
 
     def _is_selected(self, window: int, index: int, key: bytes, state: KeyState) -> bool:
-        selection = self.plan.calibration.selection
+        selection = noise_of(self.plan, window).calibration.selection
         assert selection is not None
         count = len(state.voters)
         if count <= selection.minimum:
@@ -218,7 +222,7 @@ class Twin:
 
     def _release(self, window: int, index: int, key: bytes, state: KeyState) -> Released:
         values = []
-        for m, calibrated in enumerate(self.plan.calibration.processes):
+        for m, calibrated in enumerate(noise_of(self.plan, window).calibration.processes):
             if calibrated.purpose == SELECTION:  # the selection count itself, round 1
                 total, round_number, scale = len(state.voters), 1, calibrated.sigma
             else:
@@ -226,7 +230,8 @@ class Twin:
                 scale = calibrated.sigma / calibrated.quantum
             noise = self.noise.integer(calibrated.purpose, scale, key, window, round_number, index)
             values.append(wrap(total + noise))
-        return Released(window, index, index == self.plan.triggers, key, tuple(values))
+        final = index == length(self.plan.windows, window)
+        return Released(window, index, final, key, tuple(values))
 
     # The closing: at a window's last trigger, what units have left goes to keys that are not out.
 
@@ -236,13 +241,14 @@ class Twin:
             return
         assert selection is not None
         for window in open_items(self.plan.windows, trigger):
-            if trigger - self.plan.windows.first(window) < self.plan.triggers:
+            last = length(self.plan.windows, window)
+            if trigger - first(self.plan.windows, window) < last:
                 continue
             for key, weights in self._laid(window).items():
                 noised = sum(weights) + self.noise.closing(1 / closing.quantum, key, window)
                 if len(weights) > selection.minimum and noised >= closing.threshold:
                     self.keys[window, key].selected = True
-                    yield self._release(window, self.plan.triggers, key, self.keys[window, key])
+                    yield self._release(window, last, key, self.keys[window, key])
 
     def _laid(self, window: int) -> dict[bytes, list[int]]:
         """The weights on each key, one of each unit that lays on it."""
@@ -270,26 +276,58 @@ class Twin:
         """Drop what no later trigger accepts records for."""
         windows, periods = self.plan.windows, self.plan.periods
         for window, key in list(self.keys):
-            if trigger >= windows.first(window) + windows.triggers:
+            if trigger >= first(windows, window) + length(windows, window):
                 del self.keys[window, key]
         for unit in list(self.units):
             period = unit[0]
             if periods is None or period is None:
                 continue  # without a period a unit is never forgotten
-            if trigger >= periods.first(period) + periods.triggers:
+            if trigger >= first(periods, period) + length(periods, period):
                 del self.units[unit]
 
 
 # Public time.
 
 
-def is_open(grid: WindowSchedule, item: int, trigger: int) -> bool:
-    if grid.stride is None and item != 0:
+def item_of(grid: Schedule, column: int | None) -> int | None:
+    """The window or period that a row has: its number, or for a calendar a moment in it."""
+    if column is None or isinstance(grid, WindowSchedule):
+        return column
+    edges = list(zip(grid.starts, grid.starts[1:], strict=False))
+    found = [item for item, (start, stop) in enumerate(edges) if start <= column < stop]
+    return found[0] if found else None
+
+
+def first(grid: Schedule, item: int) -> int:
+    """The grid trigger before its first."""
+    if isinstance(grid, WindowSchedule):
+        return 0 if grid.stride is None else item * grid.stride
+    return grid.begins[item]
+
+
+def length(grid: Schedule, item: int) -> int:
+    """[T] of an item."""
+    if isinstance(grid, WindowSchedule):
+        return grid.triggers
+    return grid.ends[item] - grid.begins[item]
+
+
+def noise_of(plan: Plan, window: int) -> WindowNoise:
+    """The mechanism and the calibration for a window's T."""
+    wanted = length(plan.windows, window)
+    [noise] = [noise for noise in plan.noises if noise.mechanism.triggers == wanted]
+    return noise
+
+
+def is_open(grid: Schedule, item: int, trigger: int) -> bool:
+    if isinstance(grid, WindowSchedule) and grid.stride is None and item != 0:
         return False
-    return 1 <= trigger - grid.first(item) <= grid.triggers
+    return 1 <= trigger - first(grid, item) <= length(grid, item)
 
 
-def open_items(grid: WindowSchedule, trigger: int) -> list[int]:
+def open_items(grid: Schedule, trigger: int) -> list[int]:
+    if not isinstance(grid, WindowSchedule):
+        return [item for item in range(len(grid.begins)) if is_open(grid, item, trigger)]
     stride = 1 if grid.stride is None else grid.stride
     around = range((trigger - grid.triggers) // stride - 1, trigger // stride + 2)
     items = [0] if grid.stride is None else around
@@ -371,7 +409,9 @@ def _escaped(text: bytes) -> bytes:
 class Noise:
     def __init__(self, plan: Plan, secret: bytes, instance: bytes) -> None:
         self.plan, self.secret, self.instance = plan, secret, instance
-        self.matrix = matrix(plan.mechanism.parameters())  # B: triggers x draws
+        self.matrices = {  # B, by T: triggers x draws
+            noise.mechanism.triggers: matrix(noise.mechanism.parameters()) for noise in plan.noises
+        }
         self.identifier_key = derive(secret, b"identifier", instance, b"key")
         self.paths: dict[tuple[str, bytes, int, int], np.ndarray] = {}
 
@@ -391,13 +431,14 @@ class Noise:
 
     def key_order(self, key: bytes) -> tuple[int, int]:
         """The key's id as a number, to sort by."""
-        first, second = struct.unpack("<QQ", mac(self.identifier_key, key))
-        return first, second
+        low, high = struct.unpack("<QQ", mac(self.identifier_key, key))
+        return low, high
 
     def _path(self, purpose: str, key: bytes, window: int, round_number: int) -> np.ndarray:
         """xi(1..T)."""
-        z = self._normals(purpose, key, window, round_number, self.matrix.shape[1])
-        return (self.matrix @ np.array(z, dtype=np.longdouble)).astype(np.float64)
+        own = self.matrices[length(self.plan.windows, window)]
+        z = self._normals(purpose, key, window, round_number, own.shape[1])
+        return (own @ np.array(z, dtype=np.longdouble)).astype(np.float64)
 
     def _normals(
         self, purpose: str, key: bytes, window: int, round_number: int, number: int

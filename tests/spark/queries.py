@@ -135,6 +135,14 @@ CASES = {
     "moments": Case(select=f"k, {bounded('VARIANCE', 'v')}, {bounded('STDDEV', 'sd')}"),
     "keys only": Case(select="k, flag", group="k, flag, TUMBLE(ts, INTERVAL 30 MINUTES)"),
     "hop": Case(group="k, HOP(ts, INTERVAL 15 MINUTES, INTERVAL 30 MINUTES)"),
+    "calendar": Case(  # triggers at local midnights
+        group="k, DATE_TRUNC('day', ts) AT TIME ZONE 'Europe/Berlin'",
+        options=", privacy_unit_period = INTERVAL 1 DAY",
+        emit="EMIT EVERY INTERVAL 1 DAY ALLOW LATENESS INTERVAL 1 DAY ON EVENT TIME FROM TIMESTAMP"
+        " '2024-10-04' TO TIMESTAMP '2024-10-06'",
+        interval=24 * HOUR,
+        triggers=2,
+    ),
     "hour": Case(
         select="k, DATE_TRUNC('hour', ts) AS hour, COUNT(*) AS n",
         group="k, hour",

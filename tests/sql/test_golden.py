@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from dpsqlp.errors import SqlError
+from dpsqlp.schedule import CalendarSchedule, Schedule, WindowSchedule
 from dpsqlp.sql import Query, SinkDef, compile_script
 from dpsqlp.sql.plan import period_grid, window_grid
 from dpsqlp.sql.query import no_closing
+from support.fake_clock import START
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.sql"))
 WRITE = os.environ.get("DPSQLP_GOLDEN") == "write"
@@ -37,7 +41,7 @@ def summary(sink: SinkDef) -> str:
         f"keys {typed(query.key_names, query.key_types, query.key_kinds)}",
         f"window {query.window}",
         f"{query.emit}",
-        f"T = {query.triggers}, windows {window_grid(query)}, periods {period_grid(query)}",
+        *grids(query),
         f"epsilon {query.epsilon}, delta {query.delta}, {query.caps}, minimum {query.minimum}",
         f"{query.mechanism}, {query.release}, share {query.selection_share}, {closing(query)}",
         *public(query),
@@ -53,8 +57,28 @@ def summary(sink: SinkDef) -> str:
     return "\n".join(lines) + "\n"
 
 
+def grids(query: Query) -> list[str]:
+    """The windows and the periods. Of a calendar's tables, how many items of which T."""
+    windows = window_grid(query, START)
+    periods = period_grid(query, windows, START)
+    if isinstance(windows, WindowSchedule) and not isinstance(periods, CalendarSchedule):
+        return [f"T = {windows.triggers}, windows {windows}, periods {periods}"]
+    period = query.period if periods != windows else "as the windows"
+    return [f"triggers {query.emit.calendar}", table("windows", windows), f"period {period}"] + (
+        [] if periods in (None, windows) else [table("periods", periods)]
+    )
+
+
+def table(name: str, grid: Schedule | None) -> str:
+    if not isinstance(grid, CalendarSchedule):
+        return f"{name} {grid}"
+    items = Counter(map(grid.length, range(len(grid.begins))))
+    start, stop = (datetime.fromtimestamp(grid.starts[at] / 1e6, UTC) for at in (0, -1))
+    return f"{name} from {start} to {stop}, by T: {dict(sorted(items.items()))}"
+
+
 def closing(query: Query) -> str:
-    obstacle = no_closing(query.release, query.public_keys, query.window, query.period_us)
+    obstacle = no_closing(query.release, query.public_keys, query.window, query.period)
     assert not (query.closing and obstacle)
     return "closing" if query.closing else f"no closing: {obstacle or 'switched off'}"
 

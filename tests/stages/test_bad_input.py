@@ -12,7 +12,7 @@ import pytest
 from dpsqlp.accounting.model import ContributionBounds
 from dpsqlp.core import Core, State
 from dpsqlp.errors import BatchError, PlanError, TriggerError
-from dpsqlp.plan import WindowSchedule
+from dpsqlp.schedule import WindowSchedule
 from support.plans import (
     COUNT,
     SECRET,

@@ -25,7 +25,8 @@ from dpsqlp.entropy.noise import Noise
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Mechanism, Tree, fit_blt
 from dpsqlp.mechanisms.paths import paths
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan
+from dpsqlp.schedule import WindowSchedule
 from dpsqlp.stages.admit import MicroBatch
 from reference.twin import matrix
 

@@ -18,10 +18,12 @@ from dpsqlp.engines.runner import run_side_by_side
 from dpsqlp.engines.script import open_engine
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import UnavailableError
+from dpsqlp.plan import Plan
+from dpsqlp.schedule import CalendarSchedule
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import GridTime
 from dpsqlp.sql import compile_script
-from dpsqlp.sql.query import Hop, Query, Tumble
+from dpsqlp.sql.query import Calendar, Hop, Query, Tumble
 from reference.twin import Row, Twin, canonical
 from support.fake_clock import FakeClock
 
@@ -156,13 +158,21 @@ def run_all(engine: LocalEngine, triggers: int | None = None) -> dict[int, list[
 
 
 def windows_of(query: Query, at: int) -> list[int]:
-    """The windows that contain a moment, counted one by one."""
+    """The windows that contain a moment, counted one by one; for a calendar the moment."""
     window = query.window
     if window is None:
         return [0]
-    assert isinstance(window, Tumble | Hop)
+    if isinstance(window, Calendar):
+        return [at]
     last = at // window.hop_us
     return [w for w in range(last - 50, last + 1) if at < w * window.hop_us + window.size_us]
+
+
+def period_of(query: Query, at: int) -> int | None:
+    """The unit period that contains a moment; for a calendar the moment."""
+    if query.period is None or isinstance(query.period, Calendar):
+        return None if query.period is None else at
+    return at // query.period
 
 
 def twin_rows(query: Query, records: Sequence[Record]) -> list[Row]:
@@ -174,7 +184,7 @@ def twin_rows(query: Query, records: Sequence[Record]) -> list[Row]:
             window=window,
             timestamp=at,
             values=(value,),
-            period=None if query.period_us is None else at // query.period_us,
+            period=period_of(query, at),
         )
         for unit, key, value, at in records
         if at is not None
@@ -207,14 +217,20 @@ def twin_run(
     return released
 
 
-def as_twin(query: Query, rows: dict[int, list[dict[str, Any]]]) -> dict[int, list[dict[str, Any]]]:
-    """Released rows in the twin's terms."""
-    hop = None if query.window is None else query.window.hop_us
+def as_twin(
+    query: Query, rows: dict[int, list[dict[str, Any]]], plan: Plan | None = None
+) -> dict[int, list[dict[str, Any]]]:
+    """Released rows in the twin's terms. A calendar's windows are numbered in the plan."""
+    hop = query.window.hop_us if isinstance(query.window, Tumble | Hop) else None
 
     def window(row: dict[str, Any]) -> int:
-        if hop is None:
+        if query.window is None:
             assert row["window_start"] is None
             return 0
+        if hop is None:
+            assert plan is not None
+            assert isinstance(plan.windows, CalendarSchedule)
+            return plan.windows.starts.index((row["window_start"] - EPOCH) // timedelta(0, 0, 1))
         return int((row["window_start"] - EPOCH) // timedelta(microseconds=hop))
 
     return {

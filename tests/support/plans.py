@@ -22,7 +22,8 @@ from dpsqlp.accounting.model import (
 from dpsqlp.core import Core, State
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.mechanisms import Tree
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan
+from dpsqlp.schedule import WindowSchedule
 from dpsqlp.stages.admit import MicroBatch
 from reference.twin import canonical
 

@@ -104,6 +104,12 @@ def rounds(folder: Path) -> None:
     sample_rows(script(options="max_contribution_norm = 3, release = 'threshold'"), folder)
 
 
+def months(folder: Path) -> None:
+    write_rows(folder / "sample" / "a.parquet")
+    window, options = "DATE_TRUNC('month', ts)", "max_contribution_norm = 3"
+    sample_rows(script(window=window, options=options), folder)
+
+
 def nothing_to_select(folder: Path) -> None:
     [sink] = compile_script(PUBLIC, folder=str(folder)).sinks
     check_goal(sink.query, "keys")
@@ -151,6 +157,7 @@ CASES: list[Callable[[Path], None]] = [
     too_long,
     too_many_units,
     rounds,
+    months,
     nothing_to_select,
     no_values,
     no_such_interval,

@@ -69,7 +69,7 @@ def shown_rows(sql: str, folder: Path, step: str) -> set[tuple[Any, ...]]:
     release = TriggerRelease(
         0, shown.window, np.full(len(shown), shown.step), shown.key_text, shown.released
     )
-    with ReleaseQuery(rows.query, plan, TriggerGrid.of(rows.query, plan.triggers, 0)) as query:
+    with ReleaseQuery(rows.query, plan, TriggerGrid.of(rows.query, plan, 0)) as query:
         table = query.columns(release)
     starts, keys = table.column("window_start").to_pylist(), table.column("key_0").to_pylist()
     columns = [

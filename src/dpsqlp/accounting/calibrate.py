@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dpsqlp.accounting.closing import CLOSING_QUANTA, calibrate_closing, closing_costs
@@ -69,13 +70,15 @@ def calibrate(
     selection_share: float = 0.5,
     selection_spending: Spending = "even",
     closing: bool = False,
+    shorter: Sequence[Mechanism] = (),
 ) -> Calibration:
     """The noise that makes the whole output (epsilon, delta)-DP.
 
     `minimum` is mu; `selection_share` is the part of nu^2 for key selection when processes need
     the rest; `selection_spending` is how a vote's failure is spent over the triggers; `closing`
     tells whether what units have left at a window's end selects further keys. Where they never have
-    anything left there is no closing.
+    anything left there is no closing. `shorter` are the mechanisms of windows with fewer triggers:
+    the quanta and the float error are right for them too (see `calibrate_shorter`).
     """
     check_budget(epsilon, delta)
     check_caps(caps)
@@ -99,7 +102,9 @@ def calibrate(
     selection = None
     if private_keys:
         sigma = mechanism.sensitivity * math.sqrt(caps.selections / share) / nu
-        check_noise(SELECTION, sigma, caps.selections, mechanism, allowance)
+        for other in (mechanism, *shorter):
+            scaled = _scaled(sigma, mechanism, other)
+            check_noise(SELECTION, scaled, caps.selections, other, allowance)
         limits = thresholds(
             sigma=sigma,
             variance=mechanism.variance,
@@ -116,7 +121,10 @@ def calibrate(
             continue
         part = (1 - share) / charged
         sigma = process.bound * mechanism.sensitivity * math.sqrt(squares / part) / nu
-        quantum = quantum_of(process, sigma, caps.records, mechanism, allowance)
+        quantum = max(
+            quantum_of(process, _scaled(sigma, mechanism, other), caps.records, other, allowance)
+            for other in (mechanism, *shorter)
+        )
         calibrated.append(CalibratedProcess(process, f"process/{position}", sigma, quantum))
 
     closed = None
@@ -141,6 +149,7 @@ def calibrate(
                 minimum=minimum,
                 selection_share=selection_share,
                 selection_spending=selection_spending,
+                shorter=shorter,
             )
 
     return Calibration(
@@ -154,6 +163,37 @@ def calibrate(
         processes=tuple(calibrated),
         closing=closed,
     )
+
+
+def calibrate_shorter(
+    calibration: Calibration, longest: Mechanism, mechanism: Mechanism, spending: Spending
+) -> Calibration:
+    """The calibration of windows with fewer triggers, from that of the longest: every sigma is the
+    same multiple of the sensitivity, so a contribution costs the same in each window, and beta is
+    divided over the window's own triggers. What units have left, and with it the closing, is common
+    (docs/proof.md, Lemma 35).
+    """
+    selection = calibration.selection
+    if selection is not None:
+        sigma = _scaled(selection.sigma, longest, mechanism)
+        limits = thresholds(
+            sigma=sigma,
+            variance=mechanism.variance,
+            minimum=selection.minimum,
+            failure=selection.failure,
+            spending=spending,
+        )
+        selection = replace(selection, sigma=sigma, thresholds=limits)
+    processes = tuple(
+        replace(process, sigma=_scaled(process.sigma, longest, mechanism))
+        for process in calibration.processes
+    )
+    return replace(calibration, selection=selection, processes=processes)
+
+
+def _scaled(sigma: float, longest: Mechanism, mechanism: Mechanism) -> float:
+    """The sigma that costs as much under another sensitivity."""
+    return sigma * (mechanism.sensitivity / longest.sensitivity)
 
 
 def _closing_quantum(allowance: float) -> float:

@@ -19,8 +19,8 @@ from dpsqlp.engines.instance import description, read_instance
 from dpsqlp.engines.secret_file import SECRET_VARIABLE, load_secret
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
+from dpsqlp.schedule import CalendarSchedule
 from dpsqlp.sql import unit_text
-from dpsqlp.sql.emit import duration
 from dpsqlp.state.journal import MANIFEST, read_manifest
 from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.storage import LocalStorage
@@ -97,7 +97,7 @@ def _promise(plans: Sequence[Plan], body: dict[str, Any]) -> str:
     if len(plans) == 1:  # as requested, not as it adds up
         epsilon, delta = plans[0].calibration.epsilon, plans[0].calibration.delta
     public = body["public"]
-    unit = unit_text(public["unit"], public["period_us"])
+    unit = unit_text(public["unit"], public["period"])
     return f"({epsilon:.4g}, {delta:.4g})-DP for each {unit}"
 
 
@@ -116,15 +116,15 @@ def _time(plan: Plan, body: dict[str, Any], manifest: Public) -> list[tuple[str,
         ("spent", "the whole budget: it covers all releases, past and future"),
         ("triggers", f"{ran}, the last at {moment(schedule.due(trigger))} by {clock}"),
     ]
-    if public["hop_us"] is None:
+    if plan.windows.single:
         return [*lines, ("windows", f"one for the whole stream, {plan.triggers} triggers")]
     begun = plan.windows.open(schedule.first).start, plan.windows.open(trigger).stop
     still = plan.windows.open(trigger + 1)
     closed = max(min(still.start, begun[1]) - begun[0], 0)
     text = f"{closed} closed, {begun[1] - begun[0] - closed} open"
-    start = moment(begun[0] * public["hop_us"])
-    size = duration(public["size_us"])
-    return [*lines, ("windows", f"{text}; each {size}, the first from {start}")]
+    starts = plan.windows.starts if isinstance(plan.windows, CalendarSchedule) else None
+    start = moment(begun[0] * public["hop_us"] if starts is None else starts[begun[0]])
+    return [*lines, ("windows", f"{text}; each {public['size']}, the first from {start}")]
 
 
 def _release(manifest: Public) -> list[tuple[str, str]]:
@@ -150,7 +150,7 @@ def _together(sinks: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
     groups: dict[tuple[Any, ...], list[tuple[str, dict[str, Any]]]] = {}
     for name, body in sinks:
         public = body["public"]
-        key = (public["source"], tuple(public["unit"]), public["period_us"])
+        key = (public["source"], tuple(public["unit"]), public["period"])
         groups.setdefault(key, []).append((name, body))
     lines = []
     for members in groups.values():

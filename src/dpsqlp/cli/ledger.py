@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dpsqlp.ledgers.base import LedgerStore, read_ledger, update_ledger
 from dpsqlp.ledgers.factory import make_store
 from dpsqlp.ledgers.file import LedgerFile
 from dpsqlp.sql import compile_budgets, read_file, unit_text
+from dpsqlp.sql.lengths import duration
 from dpsqlp.sql.query import BudgetDef
 
 
@@ -74,7 +76,7 @@ def _text(name: str, ledger: Ledger, now: int) -> str:
     spent = ledger.spending(period)
     whole = f"({budget.epsilon:g}, {budget.delta:g})-DP"
     if ledger.entries:
-        whole += f" for each {unit_text(ledger.entries[0].unit, budget.per_us)}"
+        whole += f" for each {_unit_text(ledger.entries[0].unit, budget.per_us)}"
     lines = [("budget", whole)]
     if budget.per_us is not None:
         start = period * budget.per_us
@@ -87,14 +89,17 @@ def _text(name: str, ledger: Ledger, now: int) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _unit_text(names: Sequence[str], period_us: int | None) -> str:
+    return unit_text(names, None if period_us is None else duration(period_us))
+
+
 def _entry_text(entry: Entry, current: bool, ledger: Ledger) -> str:
     """Who has spent what, and when it is charged."""
     per_us = ledger.budget.per_us
     spent, units = entry.spending(per_us), entry.units(per_us)
     times = "" if units == 1 else f", for {units} of them in a period of the ledger"
-    each = (
-        f"({entry.epsilon:g}, {entry.delta:g})-DP for each {unit_text(entry.unit, entry.period_us)}"
-    )
+    unit = _unit_text(entry.unit, entry.period_us)
+    each = f"({entry.epsilon:g}, {entry.delta:g})-DP for each {unit}"
     lines = [
         ("instance", entry.instance),
         ("promise", each + times),

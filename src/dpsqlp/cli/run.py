@@ -27,6 +27,7 @@ from dpsqlp.sql import (
     compile_script,
     explain_total,
     find_warnings,
+    period_text,
     read_file,
     unit_text,
 )
@@ -184,7 +185,7 @@ def _leave_behind(paths: Sequence[str], engines: Mapping[str, Engine], log: Log)
 def _start_message(sink: SinkDef, engine: Engine, state: Path) -> str:
     """Whether the sink begins or resumes, its promise, its state, and its ledger."""
     calibration = engine.plan.calibration
-    unit = unit_text(sink.query.unit_names, sink.query.period_us)
+    unit = unit_text(sink.query.unit_names, period_text(sink.query))
     begins = "begins" if engine.journal.manifest.trigger is None else "resumes"
     entered = ""
     if engine.account is not None and sink.query.account is not None:

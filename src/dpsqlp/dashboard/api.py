@@ -270,7 +270,8 @@ class Api:
             return [None for _ in history.columns().aggregates]
         compared = {c["name"] for c in metadata.numbers["columns"] if c["noise"] == "selection"}
         first, _ = metadata.trigger_range(window.start_us)
-        thresholds = [metadata.numbers["selection"]["thresholds"][t - first] for t in triggers]
+        limits = metadata.thresholds(window.start_us)
+        thresholds = [limits[t - first] for t in triggers]
         return [thresholds if name in compared else None for name in history.columns().aggregates]
 
 

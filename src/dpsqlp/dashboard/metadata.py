@@ -11,9 +11,10 @@ from typing import Any
 
 from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.errors import StateError
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan
+from dpsqlp.schedule import CalendarSchedule, Schedule, restore_schedule
 from dpsqlp.sql import explain, explain_text
-from dpsqlp.sql.query import Query
+from dpsqlp.sql.query import Hop, Query, Tumble
 
 METADATA = "metadata.json"
 WINDOWS_MAX = 1000  # newest windows listed
@@ -38,7 +39,7 @@ class Metadata:
     keys: tuple[str, ...]  # released columns
     aggregates: tuple[str, ...]
     trigger_grid: TriggerGrid
-    window_schedule: WindowSchedule
+    window_schedule: Schedule
     hop_us: int | None
     size_us: int | None
     numbers: dict[str, Any]  # from `dpsqlp explain --json`
@@ -52,10 +53,10 @@ class Metadata:
             created=created,
             keys=tuple(o.name for o in query.outputs if o.kind == "key"),
             aggregates=tuple(o.name for o in query.outputs if o.kind == "aggregate"),
-            trigger_grid=TriggerGrid.of(query, plan.triggers, created),
+            trigger_grid=TriggerGrid.of(query, plan, created),
             window_schedule=plan.windows,
-            hop_us=None if query.window is None else query.window.hop_us,
-            size_us=None if query.window is None else query.window.size_us,
+            hop_us=query.window.hop_us if isinstance(query.window, Tumble | Hop) else None,
+            size_us=query.window.size_us if isinstance(query.window, Tumble | Hop) else None,
             numbers=explain(query, plan),
             text=explain_text(name, query, plan),
         )
@@ -71,7 +72,7 @@ class Metadata:
                     "keys": tuple(body["keys"]),
                     "aggregates": tuple(body["aggregates"]),
                     "trigger_grid": TriggerGrid(**body["trigger_grid"]),
-                    "window_schedule": WindowSchedule(**body["window_schedule"]),
+                    "window_schedule": restore_schedule(body["window_schedule"]),
                 }
             )
         except FileNotFoundError:
@@ -92,21 +93,46 @@ class Metadata:
             return []
         schedule = self.window_schedule
         first, last = triggers[0], triggers[-1]
-        if self.hop_us is None or self.size_us is None:
+        if schedule.single:
             return [Window(None, None, last, last >= schedule.triggers)]
         numbers = range(schedule.open(first).start, schedule.open(last).stop)
         found = []
         for number in reversed(numbers[-WINDOWS_MAX:]):
-            end = schedule.first(number) + schedule.triggers
+            end = schedule.first(number) + schedule.length(number)
             at = bisect.bisect_right(triggers, end) - 1
             if at >= 0 and triggers[at] > schedule.first(number):
-                start = number * self.hop_us
-                found.append(Window(start, start + self.size_us, triggers[at], last >= end))
+                found.append(Window(*self._edges(number), triggers[at], last >= end))
         return found
 
     def trigger_range(self, start_us: int | None) -> tuple[int, int]:
         """The first and last trigger of a window."""
-        schedule, before = self.window_schedule, 0
-        if start_us is not None and self.hop_us is not None:
-            before = schedule.first(start_us // self.hop_us)
-        return before + 1, before + schedule.triggers
+        schedule, number = self.window_schedule, 0
+        if start_us is not None and isinstance(schedule, CalendarSchedule):
+            last = len(schedule.begins) - 1
+            number = min(max(bisect.bisect_right(schedule.starts, start_us) - 1, 0), last)
+        elif start_us is not None and self.hop_us is not None:
+            number = start_us // self.hop_us
+        before = schedule.first(number)
+        return before + 1, before + schedule.length(number)
+
+    def thresholds(self, start_us: int | None) -> list[int]:
+        """What a key must reach at each trigger of a window. Keys must be selected."""
+        first, last = self.trigger_range(start_us)
+        selections = [
+            self.numbers["selection"],
+            *(shorter["selection"] for shorter in self.numbers["shorter_windows"]),
+        ]
+        return next(
+            selection["thresholds"]
+            for selection in selections
+            if len(selection["thresholds"]) == last - first + 1
+        )
+
+    def _edges(self, number: int) -> tuple[int, int]:
+        """The start and the end of a window."""
+        schedule = self.window_schedule
+        if isinstance(schedule, CalendarSchedule):
+            return schedule.starts[number], schedule.starts[number + 1]
+        assert self.hop_us is not None
+        assert self.size_us is not None
+        return number * self.hop_us, number * self.hop_us + self.size_us

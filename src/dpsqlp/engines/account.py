@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dpsqlp.accounting.ledger import Budget, Entry, Ledger
 from dpsqlp.engines.clock import TriggerGrid
@@ -21,8 +22,9 @@ from dpsqlp.ledgers.base import LedgerStore, read_ledger, update_ledger
 from dpsqlp.ledgers.factory import make_store
 from dpsqlp.ledgers.text import ledger_of
 from dpsqlp.plan import Plan
-from dpsqlp.sql.emit import duration
-from dpsqlp.sql.query import BudgetDef, Query
+from dpsqlp.schedule import CalendarSchedule
+from dpsqlp.sql.lengths import duration
+from dpsqlp.sql.query import BudgetDef, Calendar, Query
 from dpsqlp.state.sealed import SealedStorage
 
 _NAME = "budget.json"
@@ -135,7 +137,8 @@ def entry_of(query: Query, plan: Plan, instance: str, created: int, now: int) ->
     assert query.account is not None
     calibration = plan.calibration
     start, stop = _span(query, plan, created)
-    by_clock = query.window is not None and not query.emit.on_event_time
+    hop, size = (None, None) if query.emit.on_event_time else _lengths(query, plan)
+    assert not isinstance(query.period, Calendar), "a ledger has periods of one length"
     return Entry(
         instance=instance,
         sink=query.account.sink,
@@ -145,13 +148,23 @@ def entry_of(query: Query, plan: Plan, instance: str, created: int, now: int) ->
         squared_nu=calibration.nu**2,
         failures=calibration.delta_threshold,
         float_error=calibration.epsilon - calibration.epsilon_gaussian,
-        period_us=query.period_us,
+        period_us=query.period,
         start_us=start,
         stop_us=stop,
-        hop_us=query.window.hop_us if query.window is not None and by_clock else None,
-        size_us=query.window.size_us if query.window is not None and by_clock else None,
+        hop_us=hop,
+        size_us=size,
         entered_us=now,
     )
+
+
+def _lengths(query: Query, plan: Plan) -> tuple[int | None, int | None]:
+    """At what multiples windows start, and the length of the longest."""
+    if isinstance(plan.windows, CalendarSchedule):
+        starts = plan.windows.starts
+        return 1, max(after - start for start, after in pairwise(starts))
+    if query.window is None or isinstance(query.window, Calendar):
+        return None, None
+    return query.window.hop_us, query.window.size_us
 
 
 def _span(query: Query, plan: Plan, created: int) -> tuple[int | None, int | None]:
@@ -160,13 +173,17 @@ def _span(query: Query, plan: Plan, created: int) -> tuple[int | None, int | Non
     On event time those that a trigger reads. By the clock, those from the first window on that is
     open at the first trigger. Without a window a record counts by the clock whatever its timestamp.
     """
-    grid = TriggerGrid.of(query, plan.triggers, created)
+    grid = TriggerGrid.of(query, plan, created)
     if grid.on_event_time:
         assert grid.last is not None, "a replay has an end"
         return grid.span(grid.first)[0], grid.due(grid.last)
     if query.window is None:
         return None, None
-    return plan.windows.open(grid.first).start * query.window.hop_us, None
+    first = plan.windows.open(grid.first).start
+    if isinstance(plan.windows, CalendarSchedule):
+        return plan.windows.starts[first], None
+    assert not isinstance(query.window, Calendar)
+    return first * query.window.hop_us, None
 
 
 def _known(

@@ -21,7 +21,7 @@ from dpsqlp.engines.clock import Clock, SystemClock, TriggerGrid
 from dpsqlp.engines.cuts import Cuts
 from dpsqlp.engines.instance import open_instance
 from dpsqlp.engines.release_query import ReleaseQuery, serialise
-from dpsqlp.errors import StateError, UnavailableError
+from dpsqlp.errors import StateError, TriggerError, UnavailableError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import AnySource, GridTime
 from dpsqlp.sources.spool import sweep_spools
@@ -74,7 +74,7 @@ class Engine(ABC):
             if self.account is not None:
                 stack.callback(self.account.close)
             self.plan = created.plan
-            self.schedule = TriggerGrid.of(query, created.plan.triggers, created.created)
+            self.schedule = TriggerGrid.of(query, created.plan, created.created)
             self.core = Core(created.plan, created.secret)
             self.journal = Journal(storage, self.core)
             self._release_query = stack.enter_context(
@@ -101,6 +101,7 @@ class Engine(ABC):
     def step(self) -> Progress:
         """Run the next trigger, and publish its release. After UnavailableError, call it again."""
         if self._unpublished is None:
+            self.check_unfinished()
             if self.account is not None:
                 self.account.check()  # entered in the budget's ledger, and not retired
             intent = self._plan_offsets()  # the records of the trigger, fixed and durable
@@ -143,6 +144,19 @@ class Engine(ABC):
         """Whether the last trigger has run, and its release is published."""
         ran = self.schedule.last is not None and self.next_trigger > self.schedule.last
         return ran and self.published
+
+    def check_unfinished(self) -> None:
+        """Refuse to go on after the last trigger."""
+        if not self.finished:
+            return
+        fact = f"The last of the {self.plan.triggers} triggers in the budget has run."
+        if self.plan.last_trigger is not None:
+            fact = (
+                f"The calendar of the plan ends with trigger {self.schedule.last}, which has run."
+            )
+        raise TriggerError(
+            f"{fact} Begin a new pipeline with a state of its own, which spends its own budget."
+        )
 
     @property
     def published(self) -> bool:

@@ -11,8 +11,9 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import SecretError, StateError
 from dpsqlp.plan import Plan
 from dpsqlp.sql.changes import changes
+from dpsqlp.sql.lengths import length_text, size_text
 from dpsqlp.sql.plan import make_plan
-from dpsqlp.sql.query import Query
+from dpsqlp.sql.query import Hop, Query, Tumble
 from dpsqlp.state.journal import MANIFEST, begin_journal, has_run, secret_check
 from dpsqlp.state.sealed import DAMAGED, SealedStorage, missing_or_damaged, read_public
 from dpsqlp.state.storage import TEMPORARY, Storage
@@ -36,7 +37,7 @@ def open_instance(
     """The pipeline in a storage, or a new one. A stored plan is read back, never refitted."""
     created = read_instance(storage, key)
     if created is None:
-        plan = make_plan(query)
+        plan = make_plan(query, created=now)
         check_room([(query, plan)], now)
         return create_instance(storage, query, plan, key, now, shards)
     if created.plan.query != query.normal_form:
@@ -85,7 +86,7 @@ def create_instance(
             " Restore the whole folder from a copy made since the last trigger, or begin a new"
             " pipeline in an empty one, which spends its own budget."
         )
-    schedule = TriggerGrid.of(query, plan.triggers, now)
+    schedule = TriggerGrid.of(query, plan, now)
     secret = Secret(key, Secret.new().instance)
     body = {
         "plan": plan.describe(),
@@ -96,9 +97,9 @@ def create_instance(
         "public": {
             "source": query.source.name,
             "unit": query.unit_names,
-            "period_us": query.period_us,
-            "size_us": None if query.window is None else query.window.size_us,
-            "hop_us": None if query.window is None else query.window.hop_us,
+            "period": None if query.period is None else length_text(query.period),
+            "size": None if query.window is None else size_text(query.window),
+            "hop_us": query.window.hop_us if isinstance(query.window, Tumble | Hop) else None,
             "schedule": asdict(schedule),
         },
     }

@@ -8,13 +8,15 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dpsqlp.core import TriggerRelease
 from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.entropy.decode import decode
 from dpsqlp.plan import Plan
+from dpsqlp.schedule import CalendarSchedule
 from dpsqlp.sql import connect, standard_deviations
-from dpsqlp.sql.query import Query
+from dpsqlp.sql.query import Hop, Query, Tumble
 
 
 class ReleaseQuery:
@@ -23,7 +25,9 @@ class ReleaseQuery:
     def __init__(self, query: Query, plan: Plan, grid: TriggerGrid) -> None:
         self._query, self._plan, self._grid = query, plan, grid
         self._database = connect()
-        self._deviations = standard_deviations(plan)
+        self._deviations = {
+            noise.mechanism.triggers: standard_deviations(noise) for noise in plan.noises
+        }
         self._key_types = _arrow_types(query.key_types)
 
     def __enter__(self) -> ReleaseQuery:
@@ -41,27 +45,40 @@ class ReleaseQuery:
 
     def columns(self, release: TriggerRelease) -> pa.Table:
         """The table that `release_sql` reads."""
-        rows, window = len(release), self._query.window
+        rows, triggers = len(release), self._plan.windows.lengths_of(release.window)
         columns: dict[str, Any] = {"window_number": release.window}
-        if window is None:
-            columns["window_start"] = columns["window_end"] = pa.nulls(rows, pa.timestamp("us"))
-        else:
-            start = release.window * window.hop_us
-            columns["window_start"] = pa.array(start, pa.timestamp("us"))
-            columns["window_end"] = pa.array(start + window.size_us, pa.timestamp("us"))
+        for name, moments in self._edges(release.window).items():
+            columns[name] = pa.array(moments, pa.timestamp("us"))
         columns["trigger"] = pa.array(np.full(rows, release.trigger))
         # The time on the grid, which is public; when the worker came to it is not.
         due = pa.scalar(self._grid.due(release.trigger), pa.timestamp("us"))
         columns["released_at"] = pa.repeat(due, rows)
         columns["window_trigger"] = pa.array(release.step, pa.int64())
-        columns["final"] = pa.array(release.step == self._plan.triggers)
+        columns["final"] = pa.array(release.step == triggers)
         columns["position"] = np.arange(rows)
         keys = decode(release.key_text, self._key_types)
         columns |= {f"key_{number}": array for number, array in enumerate(keys)}
         for number, calibrated in enumerate(self._plan.calibration.processes):
             columns[f"p{number}"] = release.values[:, number] * calibrated.quantum
-            columns[f"p{number}_sd"] = self._deviations[number][release.step - 1]
+            deviation = np.empty(rows)
+            for length, deviations in self._deviations.items():
+                own = triggers == length
+                deviation[own] = deviations[number][release.step[own] - 1]
+            columns[f"p{number}_sd"] = deviation
         return pa.table(columns)
+
+    def _edges(self, numbers: NDArray[np.int64]) -> dict[str, Any]:
+        """The start and the end of windows, and the start by the clock of their zone."""
+        window, schedule = self._query.window, self._plan.windows
+        if isinstance(schedule, CalendarSchedule):
+            starts, local = np.array(schedule.starts), np.array(schedule.local)
+            start, end, local = starts[numbers], starts[numbers + 1], local[numbers]
+        elif isinstance(window, Tumble | Hop):
+            start = local = numbers * window.hop_us
+            end = start + window.size_us
+        else:
+            start = end = local = pa.nulls(len(numbers))
+        return {"window_start": start, "window_end": end, "window_local": local}
 
 
 def _arrow_types(types: Sequence[str]) -> list[pa.DataType]:

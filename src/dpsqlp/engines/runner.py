@@ -102,6 +102,8 @@ def _work(
         else:
             pause = _PAUSE_US
             report(name, progress)
+    if engine.finished and engine.plan.last_trigger and not engine.schedule.on_event_time:
+        engine.check_unfinished()  # by the clock, nobody expects an end
 
 
 def _wait_for_cut(engine: Engine, stop: threading.Event) -> None:

@@ -3,7 +3,12 @@
 from dpsqlp.sql.compile import compile_budgets, compile_script, read_file
 from dpsqlp.sql.database import connect
 from dpsqlp.sql.explain import explain
-from dpsqlp.sql.explain_text import explain_text, explain_total, unit_text
+from dpsqlp.sql.explain_text import (
+    explain_text,
+    explain_total,
+    period_text,
+    unit_text,
+)
 from dpsqlp.sql.plan import make_plan, standard_deviations
 from dpsqlp.sql.query import (
     Emit,
@@ -30,6 +35,7 @@ __all__ = [
     "explain_total",
     "find_warnings",
     "make_plan",
+    "period_text",
     "read_file",
     "standard_deviations",
     "unit_text",

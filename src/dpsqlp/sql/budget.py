@@ -18,10 +18,10 @@ from sqlglot import exp
 from dpsqlp.accounting.validate import check_budget
 from dpsqlp.errors import PlanError
 from dpsqlp.sql.dialect import CreateBudget, CreateSink, Option, PrivacyClause
-from dpsqlp.sql.emit import duration, interval_us
+from dpsqlp.sql.lengths import duration, interval_us, length_text
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import literal, read_options
-from dpsqlp.sql.query import Account, BudgetDef, Query, Tumble
+from dpsqlp.sql.query import Account, BudgetDef, Calendar, Query, Tumble
 
 _SPENT = ("epsilon", "delta", "per")
 
@@ -115,15 +115,24 @@ def read_account(
 
 
 def _check_units(text: Text, node: Option, query: Query, budget: BudgetDef) -> None:
-    period, window = query.period_us, query.window
+    period, window = query.period, query.window
     if period is None:
         return
     assert window is not None, "a unit period needs a window"
+    if isinstance(period, Calendar):
+        raise text.refuse(
+            node,
+            f"Units have a period of {length_text(period)}, whose length differs, and a ledger"
+            " counts those of one length",
+            "Give a privacy_unit_period and windows of fixed length, for example INTERVAL 30 DAYS,"
+            " or no period: the unit is then charged once in each ledger period.",
+        )
     if not isinstance(window, Tumble) or period % window.size_us:
+        size = window if isinstance(window, Calendar) else window.size_us
         raise text.refuse(
             node,
             f"A window may hold several units of one person: windows have"
-            f" {duration(window.size_us)}, units a period of {duration(period)}. Their losses are"
+            f" {length_text(size)}, units a period of {duration(period)}. Their losses are"
             " more than a sum, and a budget only adds up",
             "Give a privacy_unit_period that is a multiple of a tumbling window, or none: the unit"
             " is then charged once in each ledger period.",

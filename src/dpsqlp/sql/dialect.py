@@ -117,6 +117,14 @@ _AGGREGATES = {
 }
 
 
+def _build_date_trunc(args: list[exp.Expr]) -> exp.Expr:
+    """Keep a time zone, which sqlglot drops."""
+    truncated: exp.Expr = DuckDBParser.FUNCTIONS["DATE_TRUNC"](args[:2])
+    if len(args) > 2:
+        truncated.set("zone", args[2])
+    return truncated
+
+
 def _build_count(args: list[exp.Expr]) -> exp.Expr:
     return exp.Count(this=args[0] if args else exp.Star(), expressions=args[1:], big_int=True)
 
@@ -130,6 +138,7 @@ try:
             **DuckDBParser.FUNCTIONS,
             **{name: _bounded(kind.from_arg_list) for name, kind in _AGGREGATES.items()},
             "COUNT": _bounded(_build_count),
+            **dict.fromkeys(("DATE_TRUNC", "DATETRUNC"), _build_date_trunc),
         }
         FUNC_TOKENS: ClassVar = {*DuckDBParser.FUNC_TOKENS, TokenType.SESSION}
 

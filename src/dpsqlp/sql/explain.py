@@ -19,6 +19,7 @@ The numbers of `explain`:
     closing      `threshold` for what units lay on a group, in deviations of its noise, as
                  `weights_max[m - 1]`, the most that a unit lays on each of m groups
     no_closing   why there is none
+    shorter_windows   what differs in windows with fewer triggers than the longest, of a calendar
 
 delta = delta_gaussian + delta_votes + delta_closing; delta_threshold is the sum of the last two.
 """
@@ -29,8 +30,8 @@ import math
 from statistics import NormalDist
 from typing import Any
 
-from dpsqlp.plan import Plan
-from dpsqlp.sql.emit import duration
+from dpsqlp.plan import Plan, WindowNoise
+from dpsqlp.sql.lengths import duration, lateness_text, length_text, size_text
 from dpsqlp.sql.plan import standard_deviations
 from dpsqlp.sql.query import Hop, Query, no_closing
 from dpsqlp.sql.warnings import find_warnings
@@ -68,12 +69,12 @@ def explain(query: Query, plan: Plan) -> dict[str, Any]:
         "delta_closing": _closing_failure(plan),
         "delta_threshold": calibration.delta_threshold,
         "triggers": plan.triggers,
-        "interval": duration(query.emit.interval_us),
+        "interval": length_text(query.emit.calendar or query.emit.interval_us),
         "clock": "event time" if query.emit.on_event_time else "processing time",
         "window": _window(query),
-        "lateness": duration(query.emit.lateness_us) if query.emit.lateness_us else None,
+        "lateness": lateness_text(query.emit),
         "unit": list(query.unit_names),
-        "unit_period": None if query.period_us is None else duration(query.period_us),
+        "unit_period": None if query.period is None else length_text(query.period),
         "keys": list(query.key_names),
         "public_keys": None if plan.public_keys is None else len(plan.public_keys),
         "release": plan.release,
@@ -102,9 +103,33 @@ def explain(query: Query, plan: Plan) -> dict[str, Any]:
             }
             for calibrated, row in zip(calibration.processes, deviations, strict=True)
         ],
+        "shorter_windows": [_shorter(noise) for noise in plan.shorter],
         "unprotected": find_unprotected(query),
         "warnings": find_warnings(query),
         "fingerprint": plan.fingerprint.hex(),
+    }
+
+
+def _shorter(noise: WindowNoise) -> dict[str, Any]:
+    """What differs in windows with fewer triggers."""
+    selection, mechanism = noise.calibration.selection, noise.mechanism
+    return {
+        "triggers": mechanism.triggers,
+        "sensitivity": mechanism.sensitivity,
+        "selection": None
+        if selection is None
+        else {
+            "sigma": selection.sigma,
+            "standard_deviation": [selection.sigma * math.sqrt(v) for v in mechanism.variance],
+            "thresholds": list(selection.thresholds),
+        },
+        "columns": [
+            {"name": calibrated.process.name, "sigma": calibrated.sigma}
+            | {"standard_deviation": row.tolist()}
+            for calibrated, row in zip(
+                noise.calibration.processes, standard_deviations(noise), strict=True
+            )
+        ],
     }
 
 
@@ -128,8 +153,10 @@ def units_needed(plan: Plan) -> list[dict[str, int]]:
 def _window(query: Query) -> dict[str, str] | None:
     if query.window is None:
         return None
-    window = {"kind": "hop" if isinstance(query.window, Hop) else "tumble"}
-    return window | {"size": duration(query.window.size_us), "hop": duration(query.window.hop_us)}
+    size = size_text(query.window)
+    if isinstance(query.window, Hop):
+        return {"kind": "hop", "size": size, "hop": duration(query.window.hop_us)}
+    return {"kind": "tumble", "size": size, "hop": size}
 
 
 def _closing(plan: Plan) -> dict[str, Any] | None:
@@ -157,7 +184,7 @@ def why_no_closing(query: Query, plan: Plan) -> str | None:
     """Why windows do not end with a closing, in words; None if they do."""
     if plan.calibration.closing is not None:
         return None
-    obstacle = no_closing(query.release, query.public_keys, query.window, query.period_us)
+    obstacle = no_closing(query.release, query.public_keys, query.window, query.period)
     if obstacle is None and not query.closing:
         return "it is switched off"
     return obstacle or "a unit's first vote and row use up all that a unit has"

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from dpsqlp.accounting.composition import compose
 from dpsqlp.accounting.model import ContributionBounds, Process
 from dpsqlp.plan import Plan
-from dpsqlp.sql.emit import duration
+from dpsqlp.schedule import CalendarSchedule
+from dpsqlp.sql.calendar import shown
 from dpsqlp.sql.explain import find_unprotected, units_needed, why_no_closing
+from dpsqlp.sql.lengths import duration, lateness_text, length_text, size_text
 from dpsqlp.sql.overlap import shared_groups
-from dpsqlp.sql.query import Hop, Query
+from dpsqlp.sql.query import Calendar, Hop, Query
 from dpsqlp.sql.warnings import find_warnings
 
 
@@ -42,7 +44,7 @@ def explain_total(sinks: Sequence[tuple[str, Query, Plan]], folder: str) -> str:
     shared = shared_groups([query.source for _, query, _ in sinks], folder)
     for sink, group in zip(sinks, shared, strict=True):
         query = sink[1]
-        groups.setdefault((group, query.unit_names, query.period_us), []).append(sink)
+        groups.setdefault((group, query.unit_names, query.period), []).append(sink)
     lines = []
     for members in groups.values():
         if len(members) < 2:
@@ -54,7 +56,7 @@ def explain_total(sinks: Sequence[tuple[str, Query, Plan]], folder: str) -> str:
         same = " (which may read the same records)" if len(sources) > 1 else ""
         lines.append(
             f"Together the sinks {names} over {', '.join(sources)}{same} are ({_number(epsilon)},"
-            f" {_number(delta)})-DP for each {unit_text(query.unit_names, query.period_us)}:"
+            f" {_number(delta)})-DP for each {unit_text(query.unit_names, period_text(query))}:"
             f" nu^2 adds up to {_number(nu**2)}, the deltas add up."
         )
     if len(groups) > len(set(shared)):
@@ -70,17 +72,22 @@ def _promise(name: str, query: Query, plan: Plan) -> str:
     return (
         f"{name}: its whole output, over all groups, windows and triggers, is"
         f" ({_number(calibration.epsilon)}, {_number(calibration.delta)})-differentially private"
-        f" for each {unit_text(query.unit_names, query.period_us)}, as long as the secret is kept"
-        " and only one instance runs.\n"
+        f" for each {unit_text(query.unit_names, period_text(query))}, as long as the secret is"
+        " kept and only one instance runs.\n"
         "Not protected: processing times, the parameters themselves, and any choice that was made"
         " by looking at the stream. Another pipeline over the same data spends again."
     )
 
 
-def unit_text(names: Sequence[str], period_us: int | None) -> str:
+def unit_text(names: Sequence[str], period: str | None) -> str:
     """The protected unit, in words."""
     unit = names[0] if len(names) == 1 else f"({', '.join(names)})"
-    return unit if period_us is None else f"{unit} in each period of {duration(period_us)}"
+    return unit if period is None else f"{unit} in each period of {period}"
+
+
+def period_text(query: Query) -> str | None:
+    """The unit period, in words."""
+    return None if query.period is None else length_text(query.period)
 
 
 def _protected(query: Query) -> str:
@@ -88,12 +95,13 @@ def _protected(query: Query) -> str:
     listed = names[0] if len(names) == 1 else f"({', '.join(names)})"
     what = "one value" if len(names) == 1 else "one combination"
     text = f"A unit is {what} of {listed}"
-    if query.period_us is not None:
-        period = duration(query.period_us)
+    if query.period is not None:
+        by = "by the row's own timestamp"
+        by = f", {by}" if _in_zone(query.period) else f" (UTC, {by})"
         text += (
-            f" in one period of {period} (UTC, by the row's own timestamp). The rows of {listed}"
-            " over several periods are not protected as a whole: each period is a unit of its own,"
-            " and the privacy losses add up"
+            f" in one period of {period_text(query)}{by}. The rows of {listed} over several"
+            " periods are not protected as a whole: each period is a unit of its own, and the"
+            " privacy losses add up"
         )
     text += ". All rows of a unit are protected together."
     if len(names) > 1:
@@ -113,28 +121,49 @@ def _protected(query: Query) -> str:
 
 
 def _time(query: Query, plan: Plan) -> str:
-    interval = duration(query.emit.interval_us)
+    interval = length_text(query.emit.calendar or query.emit.interval_us)
     clock = "event time" if query.emit.on_event_time else "the clock"
     if query.window is None:
         return (
             f"There is one window for the whole stream, with {_triggers(plan)}, one every"
             f" {interval} by {clock}. After the last one the pipeline ends."
         )
-    window = f"Windows of {duration(query.window.size_us)}"
+    window = f"Windows of {size_text(query.window)}"
     if isinstance(query.window, Hop):
         window += f", one every {duration(query.window.hop_us)}"
-    late = query.emit.lateness_us
-    closing = f"stay open for {duration(late)} after their end" if late else "close at their end"
+    late = lateness_text(query.emit)
+    closing = f"stay open for {late} after their end" if late else "close at their end"
     counted = (
         " A row that lies in several windows counts as several rows."
         if isinstance(query.window, Hop)
         else ""
     )
+    utc = "" if _in_zone(query.window) else " (UTC)"
     return (
-        f"{window} (UTC) {closing}. A trigger every {interval} by"
+        f"{window}{utc} {closing}. A trigger every {interval} by"
         f" {clock}, with or without rows: {_triggers(plan)} for each window. Rows outside"
-        f" the open windows are dropped.{counted}"
+        f" the open windows are dropped.{counted}{_calendar(query, plan)}"
     )
+
+
+def _in_zone(length: object) -> bool:
+    """Whether the words for a length name a time zone."""
+    return isinstance(length, Calendar) and length.zone != "UTC"
+
+
+def _calendar(query: Query, plan: Plan) -> str:
+    """What is fixed when a pipeline with a calendar begins."""
+    if not isinstance(plan.windows, CalendarSchedule):
+        return ""
+    zone = query.window.zone if isinstance(query.window, Calendar) else "UTC"
+    end = shown(plan.windows.starts[-1], zone)
+    text = f" The calendar's table is part of the plan. It ends at {end}."
+    if len(plan.windows.lengths) > 1:
+        text += (
+            f" Numbers by trigger are those of the longest windows, of {plan.triggers} triggers;"
+            " explain --json has those of the others."
+        )
+    return text
 
 
 def _arrival(query: Query) -> str:
@@ -155,13 +184,16 @@ def _arrival(query: Query) -> str:
 
 
 def _triggers(plan: Plan) -> str:
-    return "1 trigger" if plan.triggers == 1 else f"{plan.triggers} triggers"
+    few, many = plan.windows.lengths[0], plan.triggers
+    if few < many:
+        return f"{few} to {many} triggers"
+    return "1 trigger" if many == 1 else f"{many} triggers"
 
 
 def _bounding(query: Query, plan: Plan) -> str:
     """What one unit may contribute, and vote for."""
     caps = plan.caps
-    stream = "over the whole stream" if query.period_us is None else "in one period"
+    stream = "over the whole stream" if query.period is None else "in one period"
     rows = min(caps.records_per_key, math.isqrt(caps.squared_norm))
     free = ""
     if query.counts_units_alone:

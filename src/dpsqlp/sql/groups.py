@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from dpsqlp.sql.aggregates import find_aggregates
+from dpsqlp.sql.calendar import missed, nests
 from dpsqlp.sql.canonical_form import same
-from dpsqlp.sql.emit import as_window, duration
 from dpsqlp.sql.expressions import TIME_OF_A_NUMBER, Expressions, is_number, missing_column
+from dpsqlp.sql.lengths import as_window, length_of, length_text
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions
-from dpsqlp.sql.query import Emit, Hop, OutputKind, Tumble
+from dpsqlp.sql.query import Calendar, Emit, Length, OutputKind, Window
 from dpsqlp.sql.relations import STREAM, Scope, safe
 
 _EXPLICIT = ("TUMBLE", "HOP")
@@ -25,8 +26,9 @@ class Groups:
 
     keys: tuple[exp.Expr, ...]
     window_node: exp.Expr | None
-    window: Tumble | Hop | None
+    window: Window | None
     timestamp: exp.Expr | None
+    zoned: exp.Expr | None = None  # the timestamp in a time zone
 
 
 def read_groups(text: Text, select: exp.Select, scope: Scope) -> Groups:
@@ -48,7 +50,9 @@ def read_groups(text: Text, select: exp.Select, scope: Scope) -> Groups:
             nodes = [_group_node(text, n, select, aliases, scope) for n in group.expressions]
     found = [(n, as_window(text, n)) for n in nodes]
     explicit: list[exp.Expr] = [
-        n for n in nodes if isinstance(n, exp.Anonymous) and str(n.this).upper() in _EXPLICIT
+        n
+        for n in nodes
+        if isinstance(_unzoned(n), exp.Anonymous) and str(_unzoned(n).this).upper() in _EXPLICIT
     ]
     chosen = explicit or [n for n, window in found if window is not None]
     if len(chosen) > 1:
@@ -62,7 +66,12 @@ def read_groups(text: Text, select: exp.Select, scope: Scope) -> Groups:
     window = next(w for n, w in found if n is chosen[0])
     assert window is not None
     keys = tuple(n for n in nodes if n is not chosen[0])
-    return Groups(keys, chosen[0], window[0], window[1])
+    return Groups(keys, chosen[0], window.window, window.timestamp, window.zoned)
+
+
+def _unzoned(node: exp.Expr) -> exp.Expr:
+    """A window without the time zone that it is put into."""
+    return node.this if isinstance(node, exp.AtTimeZone) else node
 
 
 def _group_node(
@@ -110,24 +119,36 @@ def check_unit(
         )
 
 
-def check_period(text: Text, options: PrivacyOptions, groups: Groups, emit: Emit) -> None:
-    """Refuse a unit period that does not fit the grid of triggers."""
-    if options.period_us is None:
-        return
-    assert options.period_node is not None
+def read_period(text: Text, options: PrivacyOptions, groups: Groups, emit: Emit) -> Length | None:
+    """The unit period, which fits the grid of triggers. It has the calendar of the windows."""
+    if options.period_node is None:
+        return None
     if groups.window is None:
         raise text.refuse(
             options.period_node,
             "A unit period needs a window, which says when a period's records end",
             "Group by TUMBLE(ts, INTERVAL ...), or leave privacy_unit_period out.",
         )
-    if options.period_us % emit.interval_us:
+    period = length_of(text, options.period_node.expression, groups.window)
+    if isinstance(period, Calendar):
+        off_grid = (
+            not nests(period, emit.calendar)
+            if emit.calendar
+            else (missed(period, emit.interval_us, emit.span) is not None)
+        )
+    else:
+        off_grid = emit.calendar is not None or period % emit.interval_us != 0
+    if off_grid:
+        every = emit.calendar or emit.interval_us
         raise text.refuse(
             options.period_node,
-            f"The interval ({duration(emit.interval_us)}) does not divide privacy_unit_period"
-            f" ({duration(options.period_us)})",
-            "Choose an interval that fits a whole number of times into the period.",
+            f"The interval ({length_text(every)}) does not divide privacy_unit_period"
+            f" ({length_text(period)})",
+            "Choose an interval that fits a whole number of times into the period."
+            if emit.calendar is None
+            else "Give the period in the calendar of the windows, for example INTERVAL 1 MONTH.",
         )
+    return period
 
 
 def read_timestamp(
@@ -156,7 +177,7 @@ def read_timestamp(
             )
         return None
     expressions.check(node, scope)
-    if options.period_us is not None and scope.origins(node) != frozenset([STREAM]):
+    if options.period_node is not None and scope.origins(node) != frozenset([STREAM]):
         raise text.refuse(
             node,
             "The period of a unit comes from the row's own timestamp; this one comes from a join or"
@@ -170,6 +191,14 @@ def read_timestamp(
             f"A window needs a timestamp; this is {kind}",
             TIME_OF_A_NUMBER if is_number(kind) else "Convert it: TRY_CAST(x AS TIMESTAMP).",
         )
+    if groups.zoned is not None and kind != "TIMESTAMP WITH TIME ZONE":
+        raise text.refuse(
+            groups.zoned,
+            f"{kind} has no time zone: in DuckDB, AT TIME ZONE would take it for a time in that"
+            " zone; here it is UTC",
+            "Put the window into the zone: TUMBLE(ts, INTERVAL 1 DAY) AT TIME ZONE 'Europe/Berlin'."
+            " Or declare the column as TIMESTAMPTZ.",
+        )
     return node
 
 
@@ -181,6 +210,9 @@ def group_column(node: exp.Expr, groups: Groups) -> tuple[OutputKind, str] | Non
     window = groups.window_node
     if window is None or not same(node, window):
         return None
+    local = isinstance(groups.window, Calendar) and groups.window.zone != "UTC"
+    column = "window_local" if local else "window_start"
+    window = _unzoned(window)
     truncated = isinstance(window, exp.Anonymous | exp.TimestampTrunc | exp.DateTrunc)
     to_date = isinstance(window, exp.Anonymous) and str(window.this).upper() == "TO_DATE"
-    return "window", "window_start" if truncated and not to_date else "CAST(window_start AS DATE)"
+    return "window", column if truncated and not to_date else f"CAST({column} AS DATE)"

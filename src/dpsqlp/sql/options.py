@@ -16,7 +16,6 @@ from sqlglot import exp
 from dpsqlp.accounting.model import ContributionBounds, ReleasePolicy, Spending
 from dpsqlp.errors import PlanError
 from dpsqlp.sql.dialect import Option, PrivacyClause
-from dpsqlp.sql.emit import interval_us
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import MechanismName, OptionValue
 
@@ -56,8 +55,7 @@ class PrivacyOptions:
     delta: float
     unit: tuple[exp.Column, ...]
     unit_node: exp.Expr
-    period_us: int | None
-    period_node: exp.Expr | None
+    period_node: Option | None
     caps: ContributionBounds
     selections_given: bool
     minimum: int
@@ -224,15 +222,13 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
     reader = _Reader(text, given)
     caps = _caps(text, clause, reader)
     unit = reader.columns("privacy_unit_column")
-    period = given.get("privacy_unit_period")
     timestamp = reader.columns("timestamp_column") if "timestamp_column" in given else (None,)
     return PrivacyOptions(
         epsilon=reader.number("epsilon", None, 0.0, math.inf),
         delta=reader.number("delta", None, 0.0, 1.0),
         unit=cast(tuple[exp.Column, ...], unit),
         unit_node=given["privacy_unit_column"],
-        period_us=None if period is None else interval_us(text, period.expression),
-        period_node=period,
+        period_node=given.get("privacy_unit_period"),
         caps=caps,
         selections_given="max_selections_contributed" in given,
         minimum=reader.integer("min_privacy_units_per_group", 1, None) - 1,

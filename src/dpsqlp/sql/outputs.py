@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlglot import exp
 
 from dpsqlp.sql.aggregates import Aggregates, Formula, default_name, find_aggregates, is_aggregate
-from dpsqlp.sql.emit import as_window
 from dpsqlp.sql.expressions import missing_column
 from dpsqlp.sql.groups import Groups, group_column
+from dpsqlp.sql.lengths import as_window
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.query import Output
 from dpsqlp.sql.relations import Scope

@@ -13,6 +13,7 @@ from dpsqlp.accounting.model import ContributionBounds, Process, ReleasePolicy, 
 OptionValue = str | int | float | bool
 OutputKind = Literal["key", "window", "aggregate"]
 MechanismName = Literal["blt", "tree"]
+CalendarUnit = Literal["day", "week", "month", "quarter", "year"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,23 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
+class Calendar:
+    """Days, weeks, months, quarters or years, one after another, by the clock of a time zone."""
+
+    unit: CalendarUnit
+    zone: str = "UTC"
+    weekday: int = 0  # on which a week starts; 0 is Monday
+
+
+Window = Tumble | Hop | Calendar
+Length = int | Calendar  # microseconds, counted from the epoch; or a calendar's items
+
+
+@dataclass(frozen=True, slots=True)
 class Emit:
-    """When releases are made. Times are microseconds; start and stop count from the epoch."""
+    """When releases are made. Times are microseconds; start and stop count from the epoch. With a
+    calendar the triggers are at its boundaries, and lengths stand for multiples of its items.
+    """
 
     interval_us: int
     on_event_time: bool = False
@@ -74,6 +90,19 @@ class Emit:
     lateness_us: int = 0
     start_us: int | None = None  # ON EVENT TIME FROM
     stop_us: int | None = None  # ON EVENT TIME TO
+    calendar: Calendar | None = field(default=None, repr=False)
+
+    @property
+    def late_triggers(self) -> int:
+        """The triggers of a window after its end."""
+        return self.lateness_us // self.interval_us
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The event time that is replayed, if it has both ends."""
+        return (
+            None if self.start_us is None or self.stop_us is None else (self.start_us, self.stop_us)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +143,15 @@ class Query:
     `row_sql` is DuckDB SQL over a relation with the source's name. It never fails on a row and
     gives, in this order, unit_0.., key_0.., window_number, timestamp_us, [period_number],
     value_0..; the last four kinds are integers (numbers for values). A window_number of null is
-    outside every window.
+    outside every window. A calendar's window_number and period_number are the timestamp itself: the
+    plan has the table of the calendar.
 
     `release_sql` is DuckDB SQL over a table `released` with the columns window_number,
-    window_start, window_end, trigger, released_at (its time on the grid), window_trigger (its
-    number within the window), final, position (in the order of window and canonical key bytes),
-    key_0.., p0.., p0_sd..; it gives window_start to final, then the SELECT list, each aggregate
-    followed by its <alias>_sd.
+    window_start, window_end, window_local (the start by the clock of the window's zone), trigger,
+    released_at (its time on the grid), window_trigger (its number within the window), final,
+    position (in the order of window and canonical key bytes), key_0.., p0.., p0_sd..; it gives
+    window_start, window_end, trigger to final, then the SELECT list, each aggregate followed by its
+    <alias>_sd.
     """
 
     source: SourceDef
@@ -134,9 +165,9 @@ class Query:
     key_names: tuple[str, ...]
     key_types: tuple[str, ...]
     key_kinds: tuple[str, ...]
-    window: Tumble | Hop | None
+    window: Window | None
     emit: Emit
-    period_us: int | None
+    period: Length | None
     epsilon: float
     delta: float
     caps: ContributionBounds
@@ -157,14 +188,6 @@ class Query:
         """Whether a unit's rows of a group after the first use up nothing."""
         return counts_units_alone(self.processes, self.release, self.public_keys is not None)
 
-    @property
-    def triggers(self) -> int:
-        """[T]: the triggers of one window."""
-        if self.window is None:
-            assert self.emit.triggers is not None
-            return self.emit.triggers
-        return (self.window.size_us + self.emit.lateness_us) // self.emit.interval_us
-
 
 def counts_units_alone(
     processes: Sequence[Process], release: ReleasePolicy, public_keys: bool
@@ -180,8 +203,8 @@ def counts_units_alone(
 def no_closing(
     release: ReleasePolicy,
     public_keys: tuple[bytes, ...] | None,
-    window: Tumble | Hop | None,
-    period_us: int | None,
+    window: Window | None,
+    period: Length | None,
 ) -> str | None:
     """Why a window cannot end with a closing, in words; None if it can.
 
@@ -194,7 +217,8 @@ def no_closing(
         return f"release is '{release}'"
     if isinstance(window, Hop):
         return "the windows overlap"
-    if window is not None and period_us != window.size_us:
+    length = window.size_us if isinstance(window, Tumble) else window
+    if period != length:
         return "units outlive a window, since privacy_unit_period is not set to its length"
     return None
 

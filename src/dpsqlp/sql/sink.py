@@ -22,16 +22,18 @@ from dpsqlp.sql.dialect import PrivacyClause
 from dpsqlp.sql.emit import read_emit
 from dpsqlp.sql.expressions import Expressions
 from dpsqlp.sql.functions import check_rows
-from dpsqlp.sql.groups import Groups, check_period, check_unit, read_groups, read_timestamp
+from dpsqlp.sql.groups import Groups, check_unit, read_groups, read_period, read_timestamp
 from dpsqlp.sql.location import Text
 from dpsqlp.sql.options import PrivacyOptions, read_privacy
 from dpsqlp.sql.outputs import key_name, read_outputs, released_column, released_names
 from dpsqlp.sql.query import (
-    Hop,
+    Calendar,
+    Length,
     PublicTable,
     Query,
     SourceDef,
     Tumble,
+    Window,
     counts_units_alone,
     no_closing,
 )
@@ -75,7 +77,7 @@ def compile_query(
         expressions.check(key, scope)
     emit = read_emit(text, select, groups.window, source)
     check_unit(text, options, groups, expressions, scope)
-    check_period(text, options, groups, emit)
+    period = read_period(text, options, groups, emit)
     timestamp = read_timestamp(text, options, groups, emit, expressions, scope)
 
     aggregates = Aggregates(text, expressions, scope, options.unit)
@@ -92,7 +94,7 @@ def compile_query(
         raise text.refuse(select, "There is nothing to release", "Select a key or an aggregate.")
 
     row_sql, schema, types = _row_query(
-        text, select, expressions, scope, options, groups, timestamp, aggregates.values
+        text, select, expressions, scope, options, groups, timestamp, period, aggregates.values
     )
     units = len(options.unit)
     unit_kinds, key_kinds = _kinds(text, schema, types, options, groups)
@@ -115,7 +117,7 @@ def compile_query(
         key_kinds=key_kinds,
         window=groups.window,
         emit=emit,
-        period_us=options.period_us,
+        period=period,
         epsilon=options.epsilon,
         delta=options.delta,
         caps=_caps(options, aggregates.processes, public_keys is not None),
@@ -124,7 +126,7 @@ def compile_query(
         selection_spending=options.selection_spending,
         mechanism=options.mechanism,
         release=options.release,
-        closing=_closing(text, options, public_keys, groups.window),
+        closing=_closing(text, options, public_keys, groups.window, period),
         public_keys=public_keys,
         processes=tuple(aggregates.processes),
         outputs=outputs,
@@ -151,10 +153,11 @@ def _closing(
     text: Text,
     options: PrivacyOptions,
     public_keys: tuple[bytes, ...] | None,
-    window: Tumble | Hop | None,
+    window: Window | None,
+    period: Length | None,
 ) -> bool:
     """Whether a window ends with a closing: by default wherever it is possible."""
-    obstacle = no_closing(options.release, public_keys, window, options.period_us)
+    obstacle = no_closing(options.release, public_keys, window, period)
     if options.closing and obstacle is not None:
         assert options.closing_node is not None
         raise text.refuse(
@@ -234,6 +237,7 @@ def _row_query(
     options: PrivacyOptions,
     groups: Groups,
     timestamp: exp.Expr | None,
+    period: Length | None,
     values: list[str],
 ) -> tuple[str, pa.Schema, list[str]]:
     """The row query: the user's row part, then window, timestamp and period as numbers."""
@@ -246,8 +250,7 @@ def _row_query(
         *(f"{value} AS value_{n}" for n, value in enumerate(values)),
     ]
     inner = scope.query([exp.Var(this=part) for part in parts])
-    period = options.period_us
-    periods = [] if period is None else [f"{_floor('timestamp_us', period)} AS period_number"]
+    periods = [] if period is None else [f"{_item_number(period)} AS period_number"]
     outer = [
         *(f"unit_{n}" for n in range(len(units))),
         *(f"key_{n}" for n in range(len(keys))),
@@ -296,12 +299,17 @@ def _floor(number: str, size: int) -> str:
     return f"{number} // {size} - CAST({number} % {size} < 0 AS BIGINT)"
 
 
-def _window_number(window: Tumble | Hop | None) -> str:
+def _item_number(length: Length) -> str:
+    """The number of a period; a calendar's is looked up in the plan's table."""
+    return "timestamp_us" if isinstance(length, Calendar) else _floor("timestamp_us", length)
+
+
+def _window_number(window: Window | None) -> str:
     if window is None:
         return "CAST(0 AS BIGINT)"
+    if isinstance(window, Tumble | Calendar):
+        return _item_number(window if isinstance(window, Calendar) else window.size_us)
     last = _floor("timestamp_us", window.hop_us)
-    if isinstance(window, Tumble):
-        return last
     first = f"TRY({_floor(f'(timestamp_us - {window.size_us})', window.hop_us)} + 1)"
     return f"UNNEST(RANGE({first}, {last} + 1))"
 
@@ -333,6 +341,7 @@ def _check_release(
     """Bind the release query against an empty table."""
     columns = [
         "window_number BIGINT, window_start TIMESTAMP, window_end TIMESTAMP",
+        "window_local TIMESTAMP",
         "trigger BIGINT, released_at TIMESTAMP, window_trigger BIGINT, final BOOLEAN",
         "position BIGINT",
         *(f"key_{n} {kind}" for n, kind in enumerate(key_types)),

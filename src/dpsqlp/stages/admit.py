@@ -21,7 +21,8 @@ from dpsqlp.entropy.canonical import Encoded, encode, kind_of
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.prf import Array128
 from dpsqlp.errors import BatchError
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan
+from dpsqlp.schedule import Schedule
 from dpsqlp.stages.route import unit_shard_hashes
 from dpsqlp.tables.table import Table
 
@@ -35,10 +36,10 @@ class MicroBatch:
 
     unit: tuple[pa.Array, ...]
     key: tuple[pa.Array, ...]
-    window: pa.Array  # window numbers on the plan's grid
+    window: pa.Array  # window numbers on the plan's grid; for a calendar, the timestamps
     timestamp: pa.Array  # integers, which order a unit's records
     values: tuple[pa.Array, ...] = ()
-    period: pa.Array | None = None  # unit period numbers, if the plan has periods
+    period: pa.Array | None = None  # the same of unit periods, if the plan has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,11 @@ def admit(
     """The records that may count at this trigger."""
     batch = _plain(batch)
     _check(plan, batch)
-    window, windowed = _integers(batch.window)
+    window, windowed = _items(plan.windows, batch.window)
     keep = windowed & _is_open(plan.windows, window, trigger)
     period = np.zeros(len(window), np.int64)
     if plan.periods is not None:
-        period, known = _integers(batch.period)
+        period, known = _items(plan.periods, batch.period)
         keep &= known & _is_open(plan.periods, period, trigger)
         if plan.calibration.closing is not None:  # a unit's state ends with its one window
             keep &= period == window
@@ -114,7 +115,7 @@ def admit(
         key_text=key_text,
         text=np.arange(len(window)),
         window=window,
-        step=trigger - window * (plan.windows.stride or 0),
+        step=trigger - plan.windows.firsts(window),
         timestamp=np.where(timed, timestamp, np.iinfo(np.int64).min),
         values=_quantise(plan, batch, len(window)),
         period=period,
@@ -195,7 +196,13 @@ def _integers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     return pc.fill_null(numbers, 0).to_numpy(), valid
 
 
-def _is_open(grid: WindowSchedule, items: NDArray[np.int64], trigger: int) -> NDArray[np.bool_]:
+def _items(grid: Schedule, column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The numbers of windows or periods, and a mask of those that are not null."""
+    numbers, valid = _integers(column)
+    return grid.numbers(numbers), valid
+
+
+def _is_open(grid: Schedule, items: NDArray[np.int64], trigger: int) -> NDArray[np.bool_]:
     opened = grid.open(trigger)
     return (items >= opened.start) & (items < opened.stop)
 

@@ -81,7 +81,7 @@ def release_also(
 ) -> ShardRelease:
     """The window's last release with these rows too, which were not released before."""
     slots = _slots(table, rows)
-    values = _perturb(plan, noises, table, slots, window, plan.triggers)
+    values = _perturb(plan, noises, table, slots, window, plan.windows.length(window))
     return replace(
         release,
         key_text=Encoded.concatenate([release.key_text, table.texts(rows)]),
@@ -103,7 +103,8 @@ def _select(
     step: int,
 ) -> NDArray[np.int64]:
     """The rows selected now. The step at which the others are due is predicted."""
-    selection = plan.calibration.selection
+    numbers = plan.noise_of(window)
+    selection, mechanism = numbers.calibration.selection, numbers.mechanism
     if selection is None:
         return np.empty(0, np.int64)
     due = table.take_due(step)  # more records only raise a count, so a due key is selected
@@ -116,14 +117,14 @@ def _select(
         candidates,
         selection.minimum,
         step,
-        plan.triggers,
+        mechanism.triggers,
     )  # rows whose paths must be evaluated, up to which step of their round; rows due earlier now
     thresholds = np.array(selection.thresholds, np.int64)
     noise = noises[SELECTION]
     seeds = noise.seeds(table.ids(open_rows), window, table.rows["round"][open_rows])
     start = np.zeros(len(open_rows), np.int64)
-    state = np.zeros((len(open_rows), plan.mechanism.state_size), np.float64)
-    for chunk, xi, offsets in paths(plan.mechanism, noise, seeds, start, stop, state):
+    state = np.zeros((len(open_rows), mechanism.state_size), np.float64)
+    for chunk, xi, offsets in paths(mechanism, noise, seeds, start, stop, state):
         passages.reserve(chunk.stop - chunk.start)
         passages.size = _predict(
             table.rows,
@@ -162,22 +163,22 @@ def _perturb(
     step: int,
 ) -> NDArray[np.int64]:
     """Totals plus noise of released keys, in quanta. Their paths advance to `step`."""
-    released = table.released
+    released, numbers = table.released, plan.noise_of(window)
     rows = released.rows[slots]
     start = released.at[slots]  # 0 for new keys, and for all keys after a restart
     assert (start < step).all(), "a key has one value of noise for each trigger"
     stop = np.full(len(rows), step, np.int64)
-    values = np.empty((len(rows), len(plan.calibration.processes)), np.int64)
+    values = np.empty((len(rows), len(numbers.calibration.processes)), np.int64)
     new = np.arange(released.seeded, released.size)
     ids = table.ids(released.rows[new])
-    for position, calibrated in enumerate(plan.calibration.processes):
+    for position, calibrated in enumerate(numbers.calibration.processes):
         from_selection = calibrated.purpose == SELECTION
         noise = noises[calibrated.purpose]
         seeds = noise.seeds(ids, window, np.full(len(new), int(from_selection)))
         released.seeds[position][new] = seeds
         seeds = released.seeds[position][slots]
         state = released.states[position][slots]
-        xi = path_ends(plan.mechanism, noise, seeds, start, stop, state)
+        xi = path_ends(numbers.mechanism, noise, seeds, start, stop, state)
         released.states[position][slots] = state
         noised = np.rint(xi * (calibrated.sigma / calibrated.quantum)).astype(np.int64)
         totals = table.rows["count"][rows] if from_selection else table.totals[rows, position]

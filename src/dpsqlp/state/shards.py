@@ -78,7 +78,7 @@ class Shards:
         """
         kind, (item, _) = parse_name(name)
         files = list(log.files)
-        table = self._empty(kind)
+        table = self._empty(kind, item)
         if held is not None and log.files[: len(held.log.files)] == held.log.files:
             table, files = held.table, files[len(held.log.files) :]
         for file in files:
@@ -94,9 +94,9 @@ class Shards:
                 redo(self._core.plan, table, *arrays)
         return table
 
-    def _empty(self, kind: str) -> Shard:
+    def _empty(self, kind: str, item: int) -> Shard:
         if kind == "keys":
-            return self._core.empty_key_table()
+            return self._core.empty_key_table(item)
         return UnitTable() if kind == "units" else Table()
 
     def save(self, name: str, table: Shard, change: Any, log: TableLog, trigger: int) -> TableLog:

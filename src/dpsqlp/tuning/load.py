@@ -26,8 +26,8 @@ from dpsqlp.plan import Plan
 from dpsqlp.sources.files import FileSource, UnusableFileError
 from dpsqlp.sql import make_plan
 from dpsqlp.sql.overlap import files_at, shared_file
-from dpsqlp.sql.plan import fit_mechanism
-from dpsqlp.sql.query import Query, SourceDef
+from dpsqlp.sql.plan import fit_mechanism, window_grid
+from dpsqlp.sql.query import Calendar, Query, SourceDef
 from dpsqlp.tuning.replay import assign_triggers
 from dpsqlp.tuning.sample import Sample, admit_sample
 
@@ -73,13 +73,13 @@ class SampleRows:
 
     def simulation(self, query: Query) -> Simulation:
         """The rows as records of a query that differs in its options or its interval."""
-        mechanism = fit_mechanism(query)
+        mechanism = fit_mechanism(query, window_grid(query).triggers)
         plan = make_plan(query, mechanism)
         stamps = self.rows.column("timestamp_us")
         timed = stamps.is_valid().to_numpy()
         replay, trigger = assign_triggers(
             query,
-            plan.windows,
+            plan,
             pc.fill_null(stamps.cast(pa.int64()), 0).to_numpy(),
             timed,
             pc.fill_null(self.rows.column("window_number").cast(pa.int64()), 0).to_numpy(),
@@ -174,7 +174,14 @@ def _pattern(path: str) -> str:
 
 
 def _check_query(query: Query) -> None:
-    """Refuse a query whose errors are not noise and cap bias alone."""
+    """Refuse a query whose errors are not noise and cap bias alone, or differ between windows."""
+    if isinstance(query.window, Calendar) or isinstance(query.period, Calendar):
+        raise PlanError(
+            "The query's windows or unit periods are those of a calendar, whose lengths differ."
+            " tune and preview are for windows of one length. Give them the query with, for"
+            " example, TUMBLE(ts, INTERVAL 30 DAYS) in the place of months; its options can be used"
+            " for both."
+        )
     if query.release != "every_trigger":
         raise PlanError(
             "The query has release = 'threshold': a group keeps the value of the trigger that"

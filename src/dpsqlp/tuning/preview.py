@@ -81,7 +81,7 @@ def _keys(query: Query, plan: Plan, end: Shown) -> dict[str, Any]:
     """The window and the keys of the released groups."""
     step = np.full(len(end), end.step)
     release = TriggerRelease(0, end.window, step, end.key_text, end.released)
-    grid = TriggerGrid.of(query, plan.triggers, 0)  # for the times of release, not shown
+    grid = TriggerGrid.of(query, plan, 0)  # for the times of release, not shown
     with ReleaseQuery(query, plan, grid) as release_query:
         released = release_query.columns(release)
     window = {} if query.window is None else {"window_start": released.column("window_start")}

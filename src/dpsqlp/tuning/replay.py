@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.errors import SourceError
-from dpsqlp.plan import WindowSchedule
+from dpsqlp.plan import Plan
 from dpsqlp.sql.query import Query
 
 _TRIGGERS_MAX = 100_000
@@ -32,7 +32,7 @@ class Replay:
 
 def assign_triggers(
     query: Query,
-    windows: WindowSchedule,
+    plan: Plan,
     timestamp: NDArray[np.float64] | Ints,
     timed: NDArray[np.bool_],
     window: Ints,
@@ -42,11 +42,11 @@ def assign_triggers(
 
     `timed` tells which rows have a timestamp, in microseconds; `window` has their windows.
     """
-    interval, triggers = query.emit.interval_us, windows.triggers
+    interval, triggers = query.emit.interval_us, plan.triggers
     if not timed.any():
         return _spread(query, triggers, len(timed), seed)
     stamps = timestamp[timed]
-    grid = TriggerGrid.of(query, triggers, int(stamps.min()))
+    grid = TriggerGrid.of(query, plan, int(stamps.min()))
     number = np.where(timed, (timestamp - grid.origin) // interval + 1, 0).astype(np.int64)
     inside = timed & (number >= grid.first)
     if grid.last is not None:
@@ -70,7 +70,7 @@ def assign_triggers(
         words += ", as in a replay"
     known = number[timed]
     first = int(known.min())
-    last = max(int(known.max()), windows.first(int(window[timed].max())) + triggers)
+    last = max(int(known.max()), plan.windows.first(int(window[timed].max())) + triggers)
     if last - first >= _TRIGGERS_MAX:
         raise SourceError(
             f"The timestamps of the sample span {last - first + 1:,} triggers; at most"

@@ -71,7 +71,7 @@ def simulate(plan: Plan, sample: Sample, secret: Secret) -> Outcome:
         }
         steps = {w: step for w, step in steps.items() if step in parts and w in sampled}
         for window in steps:  # the core drops the table when the window closes
-            state.keys.setdefault(window, [core.new_key_table(0, 1)])
+            state.keys.setdefault(window, [core.new_key_table(window, 0, 1)])
         tables = {window: state.keys[window][0] for window in steps}
         result = core.compute(state, records)
         for window, step in steps.items():

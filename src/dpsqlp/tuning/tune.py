@@ -10,9 +10,11 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from dpsqlp.errors import PlanError, SqlError
-from dpsqlp.sql.emit import TRIGGERS_MAX, duration, interval_us
+from dpsqlp.sql.emit import TRIGGERS_MAX
+from dpsqlp.sql.lengths import duration, interval_us
 from dpsqlp.sql.location import Text
-from dpsqlp.sql.query import Program, Query, SinkDef
+from dpsqlp.sql.plan import window_grid
+from dpsqlp.sql.query import Calendar, Program, Query, SinkDef
 from dpsqlp.tuning.candidate import Candidate, binding_caps, dropped_caps
 from dpsqlp.tuning.figures import Goal, SizeClass, by_size, score, values_of
 from dpsqlp.tuning.load import SampleFacts, SampleRows, Simulation
@@ -186,10 +188,13 @@ def with_interval(query: Query, words: str) -> Query:
             " hour'."
         ) from None
     emit, window = query.emit, query.window
+    period = query.period or 0
+    assert not isinstance(window, Calendar)  # the sample was refused
+    assert not isinstance(period, Calendar)
     if window is None:
-        lengths = [query.triggers * emit.interval_us]
+        lengths = [window_grid(query).triggers * emit.interval_us]
     else:
-        lengths = [window.size_us, window.hop_us, emit.lateness_us, query.period_us or 0]
+        lengths = [window.size_us, window.hop_us, emit.lateness_us, period]
         lengths += [moment for moment in (emit.start_us, emit.stop_us) if moment is not None]
     if any(length % interval for length in lengths):
         raise PlanError(
@@ -198,9 +203,10 @@ def with_interval(query: Query, words: str) -> Query:
         )
     triggers = None if window is not None else lengths[0] // interval
     changed = replace(query, emit=replace(emit, interval_us=interval, triggers=triggers))
-    if changed.triggers > TRIGGERS_MAX:
+    triggers = window_grid(changed).triggers
+    if triggers > TRIGGERS_MAX:
         raise PlanError(
-            f"A window would have {changed.triggers} triggers every {words}; at most {TRIGGERS_MAX}"
+            f"A window would have {triggers} triggers every {words}; at most {TRIGGERS_MAX}"
             " are supported. Give a longer interval."
         )
     return changed

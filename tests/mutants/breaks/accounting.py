@@ -17,6 +17,23 @@ SPENDING = CLOSING + "test_no_unit_spends_more_than_nu_squared"
 
 BREAKS = [
     Break(
+        "sigma not scaled with the window's sensitivity",
+        "lemma 35: s / sigma is equal in all windows",
+        "accounting/calibrate.py",
+        "return sigma * (mechanism.sensitivity / longest.sensitivity)",
+        "return sigma",
+        "sql/test_calendar.py::test_every_window_costs_the_same",
+    ),
+    Break(
+        "beta over the triggers of the longest windows",
+        "lemma 35: beta is divided over the window's own triggers",
+        "accounting/calibrate.py",
+        "            failure=selection.failure,\n            spending=spending,",
+        "            failure=selection.failure * longest.triggers / mechanism.triggers,\n"
+        "            spending=spending,",
+        "sql/test_calendar.py::test_thresholds_are_those_of_each_windows_own_triggers",
+    ),
+    Break(
         "selection sigma x 0.9",
         "lemma 11: nu^2 = Cs s^2 / sigma_k^2 + ...",
         "accounting/calibrate.py",

@@ -9,7 +9,7 @@ BREAKS = [
         "run promises more than is kept",
         "lemma 24: the unit, with a period if the plan has one",
         "cli/run.py",
-        "unit_text(sink.query.unit_names, sink.query.period_us)",
+        "unit_text(sink.query.unit_names, period_text(sink.query))",
         "unit_text(sink.query.unit_names, None)",
         "cli/test_cli.py::test_run_says_who_is_protected",
     ),

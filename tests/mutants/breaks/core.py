@@ -5,9 +5,26 @@ from __future__ import annotations
 from mutants.breaks.base import BAD_INPUT, CAPS, INVARIANTS, Break
 
 CLOSES = INVARIANTS + "test_a_closing_is_at_the_last_trigger_with_or_without_records"
+TABLE = "sql/test_calendar.py::"
 OPEN = INVARIANTS + "test_a_key_that_is_out_is_not_closed_in"
 
 BREAKS = [
+    Break(
+        "a trigger past the calendar's table",
+        "lemma 35: past the table no trigger runs",
+        "core.py",
+        "if plan.last_trigger is not None and trigger > plan.last_trigger:",
+        "if False:",
+        TABLE + "test_a_trigger_past_the_table_is_refused",
+    ),
+    Break(
+        "windows in which a unit spends more than in others",
+        "lemma 35: nu^2 does not depend on the windows that a unit meets",
+        "plan.py",
+        "if not _cost_alike(noise, plan.noises[-1]):",
+        "if False:",
+        TABLE + "test_a_plan_whose_windows_do_not_fit_is_refused[sigma]",
+    ),
     Break(
         "fingerprint of rounded numbers",
         "lemma 21: the fingerprint covers every number that shapes noise or data",
@@ -110,7 +127,7 @@ BREAKS = [
     Break(
         "a window is open a trigger too long",
         "lemma 1: each window's triggers are 1..T",
-        "plan.py",
+        "schedule.py",
         "range(-((self.triggers - trigger) // self.stride)",
         "range(-((self.triggers + 1 - trigger) // self.stride)",
         INVARIANTS + "test_a_window_has_the_triggers_that_were_paid_for",
@@ -167,7 +184,7 @@ BREAKS = [
     Break(
         "a closing at every trigger",
         "lemma 32: the window's last trigger is the last of its units' state",
-        "plan.py",
+        "schedule.py",
         "            return 0 if trigger == self.triggers else None\n",
         "            return 0\n",
         INVARIANTS + "test_a_closing_is_at_the_last_trigger_with_or_without_records",
@@ -175,7 +192,7 @@ BREAKS = [
     Break(
         "a closing a trigger before the last",
         "lemma 32: the window's last trigger is the last of its units' state",
-        "plan.py",
+        "schedule.py",
         "item, rest = divmod(trigger - self.triggers, self.stride)",
         "item, rest = divmod(trigger + 1 - self.triggers, self.stride)",
         INVARIANTS + "test_a_closing_is_at_the_last_trigger_of_each_window",
@@ -184,7 +201,7 @@ BREAKS = [
         "a closing for units that live on",
         "lemma 32: unit state ends with the window",
         "plan.py",
-        "        and plan.periods == (None if plan.windows.stride is None else plan.windows)\n",
+        "        and plan.periods == (None if plan.windows.single else plan.windows)\n",
         "",
         INVARIANTS + "test_a_closing_needs_units_that_end_with_the_window",
     ),

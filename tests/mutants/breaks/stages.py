@@ -16,12 +16,46 @@ LEFT = INVARIANTS + "test_kept_records_are_spent"
 VOTES = INVARIANTS + "test_votes_are_spent_whether_they_selected_a_key_or_not"
 OWN_NOISE = INVARIANTS + "test_a_closing_has_noise_of_its_own[1]"
 GRID = INVARIANTS + "test_noise_is_indexed_by_the_grid"
+TWIN = "reference/test_core_equals_twin.py::"
+CALENDAR = TWIN + "test_windows_of_a_calendar_equal_the_twins[tree-every_trigger]"
 ONCE = INVARIANTS + "test_a_unit_counts_once_in_a_round"
 LATER_ROUND = INVARIANTS + "test_a_later_round_begins_at_index_one_with_nothing_counted"
 JOIN = INVARIANTS + "test_a_key_that_could_not_pass_alone_passes_when_others_join"
 JOINED = INVARIANTS + "test_a_due_key_comes_out_earlier_when_many_others_join"
 
 BREAKS = [
+    Break(
+        "thresholds of the longest windows",
+        "lemma 35: a window has the thresholds and the selection noise of its own T",
+        "stages/advance.py",
+        "selection, mechanism = numbers.calibration.selection, numbers.mechanism",
+        "selection, mechanism = plan.calibration.selection, numbers.mechanism",
+        CALENDAR,
+    ),
+    Break(
+        "noise of the longest windows",
+        "lemma 35: a window has the mechanism of its own T",
+        "stages/advance.py",
+        "path_ends(numbers.mechanism, noise, seeds, start, stop, state)",
+        "path_ends(plan.mechanism, noise, seeds, start, stop, state)",
+        CALENDAR,
+    ),
+    Break(
+        "a sigma of the longest windows",
+        "lemma 35: a window has the sigmas of its own T",
+        "stages/advance.py",
+        "for position, calibrated in enumerate(numbers.calibration.processes):",
+        "for position, calibrated in enumerate(plan.calibration.processes):",
+        CALENDAR,
+    ),
+    Break(
+        "a moment at a boundary belongs to the window before",
+        "lemma 35: a window has the moments from its start until the next one's",
+        "schedule.py",
+        'column, side="right") - 1',
+        'column, side="left") - 1',
+        CALENDAR,
+    ),
     Break(
         "a path's state is forgotten between triggers",
         "lemma 10: xi = B z over all triggers of the window",
@@ -58,8 +92,8 @@ BREAKS = [
         "value noise from the first release",
         "lemma 10: the process exists, on paper, for every key from the start",
         "stages/advance.py",
-        "path_ends(plan.mechanism, noise, seeds, start, stop, state)",
-        "path_ends(plan.mechanism, noise, seeds, start, start + 1, state)",
+        "path_ends(numbers.mechanism, noise, seeds, start, stop, state)",
+        "path_ends(numbers.mechanism, noise, seeds, start, start + 1, state)",
         GRID,
     ),
     Break(
@@ -781,12 +815,12 @@ BREAKS = [
         "lemma 32: a key is closed in once",
         "stages/advance.py",
         "    slots = _slots(table, rows)\n    values = _perturb(plan, noises, table, slots, window,"
-        " plan.triggers)\n",
+        " plan.windows.length(window))\n",
         "    rows = np.concatenate([rows, table.released.rows[: table.released.size]])\n"
         "    slots = _slots(table, rows)\n"
         "    table.released.at[slots] = 0\n"
         "    table.released.states = [0 * state for state in table.released.states]\n"
-        "    values = _perturb(plan, noises, table, slots, window, plan.triggers)\n",
+        "    values = _perturb(plan, noises, table, slots, window, plan.windows.length(window))\n",
         OPEN,
     ),
     Break(

@@ -19,7 +19,7 @@ from dpsqlp.engines.spark.batch_source import BatchSource, FrameSink
 from dpsqlp.engines.spark.check_plan import check_plan
 from dpsqlp.engines.spark.engine import SparkEngine
 from dpsqlp.engines.spark.files import as_declared
-from dpsqlp.errors import SourceError, TriggerError
+from dpsqlp.errors import SourceError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sql.query import Query
 from dpsqlp.sql.spark import spark_type
@@ -82,11 +82,7 @@ class ForeachBatch:
         source.offer(number, batch.where(f"{_TICK} IS NULL").drop(_TICK))
         early = False
         while not source.is_committed(engine.journal.manifest.offset):
-            if engine.finished:
-                raise TriggerError(
-                    f"The last of the {engine.plan.triggers} triggers in the budget has run."
-                    " Begin a new pipeline with a state of its own, which spends its own budget."
-                )
+            engine.check_unfinished()
             due = engine.schedule.due(engine.next_trigger)
             early = self.clock.now() < due
             self.clock.wait(due, self.stopped)

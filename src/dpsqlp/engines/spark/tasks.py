@@ -229,14 +229,14 @@ class Worker:
 
     def take(self, name: str) -> Shard:
         """A committed table. The worker no longer holds it, in case the task fails."""
-        kind, (_, shard) = parse_name(name)
+        kind, (item, shard) = parse_name(name)
         at, held = self._held.pop(name, (0, None))
         if at >= self._trigger:  # from an earlier attempt, whose noise has advanced
             held = None
         if name not in self._logs:  # it opens now
             if kind == "units":
                 return UnitTable()
-            return self.core.new_key_table(shard, self.shards)
+            return self.core.new_key_table(item, shard, self.shards)
         return self._files.load(name, self._logs[name], self._trigger - 1, held)
 
     def closing_window(self) -> int:

@@ -2,8 +2,8 @@ CREATE SOURCE page_views (url TEXT, user_id TEXT, country TEXT, ts TIMESTAMP, dw
   WITH (connector = 'files', path = 'events/*.parquet');
 
 CREATE SINK popular AS
-SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8)
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8, privacy_unit_period = INTERVAL 1 YEAR, group_selection_closing = true)
   url, COUNT(*) AS views
 FROM page_views
 GROUP BY url, DATE_TRUNC('month', ts)
-EMIT EVERY INTERVAL 1 HOUR;
+EMIT EVERY INTERVAL 1 DAY;

@@ -5,5 +5,5 @@ CREATE SINK popular AS
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8)
   url, COUNT(*) AS views
 FROM page_views
-GROUP BY url, DATE_TRUNC('week', ts)
-EMIT EVERY INTERVAL 1 HOUR;
+GROUP BY url, DATE_TRUNC('month', ts) AT TIME ZONE 'Europe/Berlin'
+EMIT EVERY INTERVAL 1 DAY ALLOW LATENESS INTERVAL 6 HOURS;
