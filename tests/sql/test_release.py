@@ -17,13 +17,18 @@ from dpsqlp.sql import Query, connect, make_plan
 from dpsqlp.stages.admit import ABSENT, MicroBatch
 from sql.scripts import query
 
+MOMENTS_IN_TIME = ("window_start", "window_end", "window_local", "released_at")
+
 
 def released(compiled: Query, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The release query over these rows; missing columns are filled in."""
+    """The release query over these rows, in the order of windows, triggers and keys, as they come
+    from the core; missing columns are filled in.
+    """
     connection = connect()
     processes = range(len(compiled.processes))
     columns = [
         "window_number BIGINT, window_start TIMESTAMP, window_end TIMESTAMP, trigger BIGINT",
+        "window_local TIMESTAMP",
         "released_at TIMESTAMP, window_trigger BIGINT, final BOOLEAN, position BIGINT",
         "key_0 VARCHAR",
         *(f"p{n} DOUBLE, p{n}_sd DOUBLE" for n in processes),
@@ -31,7 +36,7 @@ def released(compiled: Query, rows: list[dict[str, Any]]) -> list[dict[str, Any]
     connection.execute(f"CREATE TABLE released ({', '.join(columns)})")
     filled = [{"window_number": 0, "trigger": 1, "final": False} | row for row in rows]
     filled.sort(key=lambda row: (row["window_number"], row["trigger"], str(row.get("key_0"))))
-    for position, row in reversed([*enumerate(filled)]):
+    for position, row in enumerate(filled):
         full = row | {"position": position}
         marks = ", ".join("?" for _ in full)
         connection.execute(
@@ -206,10 +211,36 @@ def test_limit_per_window_and_trigger() -> None:
 
 
 def test_rows_come_in_the_order_of_keys() -> None:
-    """Whatever the columns are called."""
-    compiled = query("c, COUNT(*) AS position")
-    rows = [{"key_0": key, "p0": count} for key, count in (("b", 1.0), ("c", 2.0), ("a", 3.0))]
-    assert [row["c"] for row in released(compiled, rows)] == ["a", "b", "c"]
+    """Whatever the columns are called; with ORDER BY, where rows are equal."""
+    rows = [{"key_0": key, "p0": count} for key, count in (("b", 1.0), ("c", 2.0), ("a", 1.0))]
+    for order, expected in (("", "abc"), (" ORDER BY 2 DESC", "cab")):
+        compiled = query(
+            "c, COUNT(*) AS position", group=f"GROUP BY c, TUMBLE(ts, INTERVAL 1 DAY){order}"
+        )
+        assert [row["c"] for row in released(compiled, rows)] == list(expected)
+
+
+def test_rows_stay_in_the_order_in_which_they_come() -> None:
+    """Many rows, some of which HAVING leaves out, on several threads: nothing sorts them again."""
+    compiled = query(
+        "c, COUNT(*) AS n", group="GROUP BY c, TUMBLE(ts, INTERVAL 1 DAY) HAVING COUNT(*) > 1"
+    )
+    size = 400_000
+    columns = {name: pa.nulls(size, pa.timestamp("us")) for name in MOMENTS_IN_TIME}
+    rows = columns | {
+        "window_number": np.zeros(size, np.int64),
+        "trigger": np.ones(size, np.int64),
+        "window_trigger": np.ones(size, np.int64),
+        "final": np.zeros(size, bool),
+        "position": np.arange(size),
+        "key_0": pa.array(np.arange(size)).cast(pa.string()),
+        "p0": np.arange(size) % 3.0,
+        "p0_sd": np.ones(size),
+    }
+    connection = connect(config={"threads": 4})
+    connection.register("released", pa.table(rows))
+    found = connection.sql(compiled.release_sql).to_arrow_table().column("c").to_pylist()
+    assert found == [str(k) for k in range(size) if k % 3 == 2]
 
 
 @pytest.mark.parametrize("alias", ["release_rank", "window_number", "rows"])

@@ -197,7 +197,6 @@ def twin_run(
 ) -> dict[int, list[dict[str, Any]]]:
     """The rows that the twin releases for records given by trigger, as the sink shows them."""
     query, plan, grid = engine.query, engine.plan, engine.schedule
-    step = grid.interval
     twin = Twin(plan, secret.key, secret.instance)
     quanta = [calibrated.quantum for calibrated in plan.calibration.processes]
     released: dict[int, list[dict[str, Any]]] = {}
@@ -208,7 +207,7 @@ def twin_run(
                 "window": row.window,
                 "final": row.final,
                 "window_trigger": trigger - plan.windows.first(row.window),
-                "released_at": EPOCH + timedelta(microseconds=grid.origin + trigger * step),
+                "released_at": EPOCH + timedelta(microseconds=grid.due(trigger)),
                 "key": row.key,
                 "values": [value * q for value, q in zip(row.values, quanta, strict=True)],
             }
