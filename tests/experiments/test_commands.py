@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsqlp.cli.app import app
-from dpsqlp.experiments import industry, plots, subprocesses
+from dpsqlp.experiments import industry, plots, subprocesses, tuning
 from dpsqlp.experiments.data import write_day
 from support.processes import WAIT_SECONDS, started, until
 
@@ -178,6 +178,51 @@ def test_real_may_be_tuned_on_one_half_of_the_units(tmp_path: Path) -> None:
     assert "other half" in body["notes"][1]
 
 
+@pytest.fixture
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search and a grid of seconds."""
+    monkeypatch.setattr(tuning, "CANDIDATES", 8)
+    monkeypatch.setattr(tuning, "NORMS", (2, 8))
+    monkeypatch.setattr(tuning, "VOTES", (2,))
+
+
+@pytest.mark.usefixtures("few_candidates")
+def test_tuning_compares_with_the_best_of_a_grid(tmp_path: Path) -> None:
+    write_day(tmp_path, 4000, 150, 1)
+    file = tmp_path / "part-00000.parquet"
+    body = answer("tuning", file, "--triggers", "4", "--epsilon", "8", "--seeds", "2")
+    means, seeds = body["rows"][:2], body["rows"][2:]
+    assert [(row["goal"], row["seed"]) for row in means] == [("keys", "mean"), ("l2", "mean")]
+    assert [(row["goal"], row["seed"]) for row in seeds] == [
+        *(("keys", 1), ("l2", 1)),
+        *(("keys", 2), ("l2", 2)),
+    ]
+    for row in means:
+        ratios = [seed for seed in seeds if seed["goal"] == row["goal"]]
+        assert row["tuned"] == pytest.approx(sum(seed["tuned"] for seed in ratios) / 2)
+        assert row["tuned_to_best"] == pytest.approx(row["tuned"] / row["best_possible"])
+    keys, errors = means
+    assert keys["paper"] <= keys["tuned"] <= 150
+    assert errors["tuned"] < errors["paper"]
+    assert seeds[1]["best_options"].startswith("8, 2, ")  # not the norm that drops rows
+    assert (body["name"], body["grid_points"], body["candidates"]) == ("tuning-part-00000", 12, 8)
+    assert "best of a grid" in call("tuning", "--help").output
+
+
+def test_preview_predicts_the_bias_of_the_other_half() -> None:
+    day = ("--units", "20000", "--keys", "20", "--triggers", "3", "--seeds", "1")
+    body = answer("preview", *day, "--norms", "1,16")
+    low = [row for row in body["rows"] if row["norm"] == 1]
+    high = [row for row in body["rows"] if row["norm"] == 16]
+    assert (body["name"], len(low), len(high)) == ("preview-synthetic", 1, 1)  # keys of one size
+    assert (low[0]["rows_from"], low[0]["rows_to"]) == (1000, 9999)
+    assert -0.95 < low[0]["bias_measured"] < -0.7
+    assert low[0]["bias_predicted"] == pytest.approx(low[0]["bias_measured"], abs=0.01)
+    assert low[0]["share_within_2_sd"] == 0
+    assert abs(high[0]["bias_predicted"]) < 0.01
+    assert abs(high[0]["bias_measured"]) < 0.01
+
+
 def test_scale() -> None:
     body = answer("scale", "--keys", "320", "--records", "160")
     kinds = [row["by"] for row in body["rows"]]
@@ -214,6 +259,7 @@ def test_one_result_as_a_page_that_stands_by_itself(tmp_path: Path) -> None:
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_the_results_page_is_made_from_saved_results(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     write_day(tmp_path, 500, 5, 1)
@@ -227,6 +273,8 @@ def test_the_results_page_is_made_from_saved_results(tmp_path: Path) -> None:
         ("shopping", "--units", "500", "--keys", "5"),
         ("trends", "--units", "500", "--keys", "5"),
         ("real", tmp_path / "part-00000.parquet", "--triggers", "3", "--contributions", "9"),
+        ("tuning", *SMALL, "--seeds", "1"),
+        ("preview", *SMALL, "--seeds", "1", "--norms", "2"),
         ("scale", "--keys", "32", "--records", "16"),
     ):
         assert call(*words, "--save", folder).exit_code == 0
@@ -245,6 +293,9 @@ def test_the_results_page_is_made_from_saved_results(tmp_path: Path) -> None:
     assert "## Norm, `default`, 3 triggers" in page
     assert "with C = 9; `default` with norm 9 and no other option; `best` with norm 8, C" in page
     assert "Smaller than the paper's day" in page
+    assert "## Tuned options, synthetic" in page
+    assert "best of a grid of 12 points" in page
+    assert "## Predicted bias, synthetic" in page
     assert "| other | 12,345 |" in page
     assert "A note on it." in page
     assert f"{best['command']} --save docs/results" in page

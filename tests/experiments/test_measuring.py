@@ -20,6 +20,7 @@ from dpsqlp.engines.script import open_engine
 from dpsqlp.errors import DpsqlpError, SourceError, StateError
 from dpsqlp.experiments import subprocesses
 from dpsqlp.experiments.data import DAY_US, START_US, write_day, write_part, write_visits
+from dpsqlp.experiments.halves import Settings, halves, split_units
 from dpsqlp.experiments.histogram import (
     Errors,
     errors,
@@ -50,6 +51,7 @@ from dpsqlp.experiments.task import (
     read_stream,
     script,
 )
+from dpsqlp.experiments.tuning import grid
 from dpsqlp.mechanisms import Tree
 from dpsqlp.plan import Plan
 from dpsqlp.sql import compile_script
@@ -120,6 +122,31 @@ def test_the_day_is_the_paper_s(tmp_path: Path) -> None:
     assert keys[1:101].sum() / keys[901:].sum() == pytest.approx((1950 / 1050) ** 1.4, rel=0.05)
     assert write_visits(tmp_path / "visits", 500, 10, 2) == 500
     assert set(pq.read_table(tmp_path / "visits").column("user_id").to_pylist()) == set(range(500))
+
+
+def test_halves_share_no_unit_and_no_noise(tmp_path: Path) -> None:
+    """Equal noise on both halves would let a search fit the noise that is measured."""
+    records = write_day(tmp_path / "day", 2000, 50, 2)
+    stream = Stream(f"{tmp_path}/day/*.parquet", records)
+    files = split_units(stream.files, tmp_path, 1)
+    units = [set(pq.read_table(file).column("user_id").to_pylist()) for file in files]
+    assert not units[0] & units[1]
+    assert len(units[0] | units[1]) == 2000
+    secrets = set()
+    for seed in (1, 2, 3):
+        with halves(stream, Settings(4, 6.0, 1e-9), seed, 2) as split:
+            assert len(split.sample.sample) + len(split.measured.sample) == pytest.approx(
+                records, abs=20
+            )  # the span of time is the measured half's
+            assert split.stream.records == len(split.measured.sample)
+            secrets |= {split.sample.secret, split.measured.secret}
+    assert len(secrets) == 6
+
+
+def test_the_grid_has_more_than_a_hundred_points() -> None:
+    points = grid()
+    assert len(set(points)) == len(points) > 100
+    assert all(point.selections <= point.squared_norm for point in points)
 
 
 def test_the_presets_are_what_they_say() -> None:

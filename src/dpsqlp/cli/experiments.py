@@ -57,6 +57,23 @@ Save = Annotated[
 ]
 
 
+OptionalFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FILE.parquet]",
+        exists=True,
+        dir_okay=False,
+        help="Columns user_id, key and ts. Left out: the synthetic day.",
+        show_default=False,
+    ),
+]
+Epsilon = Annotated[float, typer.Option(help="Of each method separately.")]
+Delta = Annotated[float, typer.Option(help="Of each method separately.")]
+Contributions = Annotated[int, typer.Option(min=1, help="C, records per unit, of paper.")]
+DefaultNorm = Annotated[float, typer.Option(min=1, help="max_contribution_norm of default.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Ways to split the units; figures are means.")]
+
+
 def _example(words: str) -> str:
     return f"**Example:**\n\ndpsqlp experiment {words}"
 
@@ -228,8 +245,8 @@ def real(
         ),
     ],
     triggers: Triggers = 100,
-    epsilon: Annotated[float, typer.Option(help="Of each method separately.")] = 6.0,
-    delta: Annotated[float, typer.Option(help="Of each method separately.")] = 1e-9,
+    epsilon: Epsilon = 6.0,
+    delta: Delta = 1e-9,
     contributions: Annotated[
         int, typer.Option(min=1, help="C, records per unit, of paper, tree and the baselines.")
     ] = 32,
@@ -298,6 +315,79 @@ def real(
             threads=threads,
             report=progress,
         )
+
+    run_experiment(context, work, as_json, report, save)
+
+
+@app.command(epilog=_example("tuning ratings.parquet --seeds 3"))
+def tuning(
+    context: typer.Context,
+    file: OptionalFile = None,
+    units: Units = 1_000_000,
+    keys: Keys = 1_000_000,
+    triggers: Triggers = 100,
+    epsilon: Epsilon = 6.0,
+    delta: Delta = 1e-9,
+    contributions: Contributions = 32,
+    default_norm: DefaultNorm = 8,
+    seeds: Seeds = 5,
+    seed: Seed = 1,
+    threads: Threads = 2,
+    as_json: Json = False,
+    report: ReportFolder = None,
+    save: Save = None,
+) -> None:
+    """How good the options are that `dpsqlp tune` finds: the goals keys and l2.
+
+    Options are tuned on a random half of the units and measured on the other half, beside the best
+    of a grid of more than 100 points that is searched on that other half itself.
+    """
+
+    def work(progress: ReportProgress) -> Result:
+        from dpsqlp.experiments.halves import Settings, opened
+        from dpsqlp.experiments.synthetic import Day
+        from dpsqlp.experiments.tuning import run_tuning
+
+        settings = Settings(triggers, epsilon, delta, contributions, default_norm)
+        with opened(file, Day(units, keys, triggers, seed), progress) as named:
+            return run_tuning(named, settings, seeds, threads, progress)
+
+    run_experiment(context, work, as_json, report, save)
+
+
+@app.command(epilog=_example("preview ratings.parquet"))
+def preview(
+    context: typer.Context,
+    file: OptionalFile = None,
+    units: Units = 1_000_000,
+    keys: Keys = 1_000_000,
+    triggers: Triggers = 100,
+    epsilon: Epsilon = 6.0,
+    delta: Delta = 1e-9,
+    norms: Annotated[
+        str, typer.Option(metavar="LIST", help="Norms of default, separated by commas.")
+    ] = "2,4,8,16",
+    seeds: Seeds = 5,
+    seed: Seed = 1,
+    threads: Threads = 2,
+    as_json: Json = False,
+    report: ReportFolder = None,
+    save: Save = None,
+) -> None:
+    """The cap bias that `dpsqlp preview` predicts from a sample, by the size of keys.
+
+    It is predicted on a random half of the units, and measured on the other half.
+    """
+    scales = _numbers(norms, float)
+
+    def work(progress: ReportProgress) -> Result:
+        from dpsqlp.experiments.halves import Settings, opened
+        from dpsqlp.experiments.preview import run_preview
+        from dpsqlp.experiments.synthetic import Day
+
+        settings = Settings(triggers, epsilon, delta)
+        with opened(file, Day(units, keys, triggers, seed), progress) as named:
+            return run_preview(named, settings, scales, seeds, threads, progress)
 
     run_experiment(context, work, as_json, report, save)
 

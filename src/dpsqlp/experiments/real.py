@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from glob import escape
 from pathlib import Path
 
 import duckdb
 
+from dpsqlp.experiments.halves import split_units
 from dpsqlp.experiments.histogram import true_histogram
 from dpsqlp.experiments.replay import ReportProgress, measure, working_folder
 from dpsqlp.experiments.result import Result
 from dpsqlp.experiments.synthetic import baseline_rows
 from dpsqlp.experiments.task import PRESETS, Options, describe, preset, read_stream
-from dpsqlp.experiments.tuned import split_units, tuned_options
+from dpsqlp.experiments.tuned import tuned_options
 
 _COLUMNS = ("keys", "half_day_keys", "keys_before_last", "linf", "l1", "l2", "seconds")
 _SPAN = (
@@ -49,7 +51,7 @@ def run_real(
     chosen["best"] = best
     with working_folder() as folder:
         if tuned:
-            half, measured = split_units(file, folder, seed)
+            half, measured = split_units(escape(str(file)), folder, seed)
             stream = read_stream(measured)
             chosen["tuned"] = tuned_options(
                 stream, half, chosen["default"], triggers, seed, threads, report

@@ -81,6 +81,8 @@ def write_results(folder: Path) -> Path:
         *_shopping(results, plots),
         *_trends(results),
         *_real(results, plots),
+        *_tuning(results),
+        *_preview(results),
         *_scale(results, plots),
         *([] if peers is None else [_peers(peers)]),
         _commands(results),
@@ -236,6 +238,42 @@ def _real(results: Mapping[str, dict[str, Any]], plots: Mapping[str, str]) -> It
         )
         yield _plot(real["name"], plots, f"Accuracy on {real['file']}")
         yield markdown(*cells(real["rows"]))
+
+
+def _tuning(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """The means, then each seed with the options that were found."""
+    for tuning in _of(results, "tuning"):
+        means = [
+            {name: value for name, value in row.items() if name != "seed"}
+            for row in tuning["rows"]
+            if row["seed"] == "mean"
+        ]
+        seeds = [row for row in tuning["rows"] if row["seed"] != "mean"]
+        yield (
+            f"## Tuned options, {tuning['stream']}\n\n{_split(tuning)} `default` has norm"
+            f" {tuning['default_norm']:g}, `paper` C = {tuning['C']}. `tuned` is the best of"
+            f" {tuning['candidates']} candidates on the sample, `best possible` the best of a grid"
+            f" of {tuning['grid_points']} points on the measured half itself. `paper` ran through"
+            " the engine, the others in the simulation.\n"
+        )
+        yield markdown(*cells(means))
+        yield "By seed:\n"
+        yield markdown(*cells(seeds))
+
+
+def _preview(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    for preview in _of(results, "preview"):
+        notes = " ".join(preview["notes"][1:])
+        yield f"## Predicted bias, {preview['stream']}\n\n{_split(preview)} {notes}\n"
+        yield markdown(*cells(preview["rows"]))
+
+
+def _split(result: Mapping[str, Any]) -> str:
+    """How a result of two halves came about."""
+    return (
+        f"{result['records']:,} records, {result['triggers']} triggers, ε = {result['epsilon']:g},"
+        f" δ = {result['delta']:g}. {result['notes'][0]} Ways to split them: {result['seeds']}."
+    )
 
 
 def _scale(results: Mapping[str, dict[str, Any]], plots: Mapping[str, str]) -> Iterator[str]:

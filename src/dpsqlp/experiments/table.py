@@ -24,6 +24,11 @@ _HEADS = {
     "keys_above_minimum": "above minimum",
     "share_of_them": "share of them",
     "fewest_users": "fewest users",
+    "rows_from": "rows of a key, from",
+    "rows_to": "to",
+    "tuned_to_best": "tuned / best",
+    "tuned_options": "norm, votes, share, spending",
+    "best_options": "those of the best",
 }
 
 
@@ -42,7 +47,7 @@ def figure(name: str, value: Any) -> str:
         return value
     if name.endswith("_bytes") or "memory" in name:
         return f"{value / 1e9:.2f} GB"
-    if "retained" in name or name == "share_of_them":
+    if "retained" in name or name.startswith(("share_", "bias_")):
         return f"{value:.1%}"
     if isinstance(value, int) or abs(value) >= 100:
         return f"{value:,.0f}"

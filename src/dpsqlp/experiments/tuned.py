@@ -7,30 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import duckdb
-
 from dpsqlp.experiments.replay import ReportProgress
 from dpsqlp.experiments.task import Options, Stream, query_of
-from dpsqlp.sql.quoting import quote_text
 from dpsqlp.tuning.candidate import norm_text
 from dpsqlp.tuning.load import read_sample
 from dpsqlp.tuning.search import search
 
-_CANDIDATES = 40
-
-
-def split_units(file: Path, folder: Path, seed: int) -> tuple[Path, Path]:
-    """Two files: each unit is in one or the other, as its name and the seed decide."""
-    halves = folder / "tuned.parquet", folder / "measured.parquet"
-    salted = quote_text(f" {seed}")
-    half = f"md5_number_lower(CAST(user_id AS VARCHAR) || {salted}) % 2"
-    with duckdb.connect() as database:
-        for number, path in enumerate(halves):
-            database.execute(
-                f"COPY (SELECT user_id, key, ts FROM read_parquet({quote_text(str(file))})"
-                f" WHERE {half} = {number}) TO {quote_text(str(path))} (FORMAT parquet)"
-            )
-    return halves
+CANDIDATES = 40
 
 
 def tuned_options(
@@ -47,7 +30,7 @@ def tuned_options(
     rows = read_sample(
         query, str(sample), Path(), private=[query.source], units=None, seed=seed, threads=threads
     )
-    measured, _ = search(rows.simulation(query), "live", _CANDIDATES, seed, threads, report)
+    measured, _ = search(rows.simulation(query), "live", CANDIDATES, seed, threads, report)
     found = measured[0].candidate
     return Options(
         options.epsilon,
