@@ -41,7 +41,7 @@ class TriggerRelease:
     window: NDArray[np.int64]
     step: NDArray[np.int64]  # of the trigger within the window, 1..T
     key_text: Encoded  # canonical bytes
-    values: NDArray[np.int64]  # (rows, processes), in quanta
+    values: NDArray[np.int64]  # (rows, totals), in quanta; see `Plan.spans`
 
     def __len__(self) -> int:
         return len(self.window)
@@ -69,7 +69,7 @@ class TriggerResult:
         counts = [len(part.key_text) for part in parts]
         window = np.repeat(np.array([window for window, _ in self.keys], np.int64), counts)
         texts = Encoded.concatenate([part.key_text for part in parts])
-        none = np.empty((0, len(self.plan.calibration.processes)), np.int64)
+        none = np.empty((0, self.plan.width), np.int64)
         values = np.concatenate([none, *(part.values for part in parts)])
         return collect(self.plan, self.trigger, window, texts, values)
 
@@ -229,9 +229,7 @@ class Core:
 
     def empty_key_table(self, window: int) -> KeyTable:
         """A table of a window, without keys."""
-        processes = len(self.plan.calibration.processes)
-        mechanism = self.plan.noise_of(window).mechanism
-        return KeyTable(processes, [mechanism.state_size] * processes)
+        return KeyTable(self.plan.width, self.plan.noise_of(window).mechanism.state_size)
 
     def new_key_table(self, window: int, shard: int, shards: int) -> KeyTable:
         """A shard of a window that opens, with its public keys."""

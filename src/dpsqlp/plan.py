@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from dpsqlp.accounting.model import (
@@ -90,6 +91,18 @@ class Plan:
         """How many value columns a micro-batch has."""
         columns = (calibrated.process.column for calibrated in self.calibration.processes)
         return max((c + 1 for c in columns if c is not None), default=0)
+
+    @property
+    def spans(self) -> tuple[range, ...]:
+        """Where each process has its totals, among those of a key: one, or one for each bin."""
+        widths = [calibrated.process.width for calibrated in self.calibration.processes]
+        ends = list(accumulate(widths, initial=0))
+        return tuple(range(begin, end) for begin, end in pairwise(ends))
+
+    @property
+    def width(self) -> int:
+        """How many totals a key has."""
+        return sum(map(len, self.spans))
 
     @property
     def rounds(self) -> bool:
@@ -181,11 +194,15 @@ def _restore_calibration(description: dict[str, Any]) -> Calibration:
             if closing is None
             else Closing(**closing | {"weights_max": tuple(closing["weights_max"])}),
             "processes": tuple(
-                CalibratedProcess(**process | {"process": Process(**process["process"])})
+                CalibratedProcess(**process | {"process": _process(process["process"])})
                 for process in description["processes"]
             ),
         }
     )
+
+
+def _process(description: dict[str, Any]) -> Process:
+    return Process(**description | {"edges": tuple(description["edges"])})
 
 
 def _exact(value: Any) -> Any:
@@ -302,9 +319,10 @@ def _validate_processes(plan: Plan, calibration: Calibration) -> None:
     selection = calibration.selection
     for calibrated in calibration.processes:
         process = calibrated.process
-        sums = process.kind in ("sum", "squares")
-        if process.kind != "count" and sums != (process.column is not None):
+        if process.kind != "count" and (process.kind == "distinct") != (process.column is None):
             raise PlanError(f"A sum has a value column, a distinct count has none; got {process}.")
+        if (process.kind == "histogram") != (process.bins > 0):
+            raise PlanError(f"A histogram has bins, and nothing else has; got {process}.")
         if calibrated.purpose == SELECTION and not (
             process.kind == "distinct"
             and plan.release == "every_trigger"

@@ -46,6 +46,7 @@ _CUTS = 400
 _HUGE = 1e9  # what a target sends: clamped to the bound
 SUM = Process("sum", "sum", 0, -1.0, 1.0)
 DISTINCT = Process("distinct", "distinct")
+HISTOGRAM = Process("histogram", "histogram", 0, edges=(0.0, 1.0, 2.0, 3.0, 4.0))
 
 Contribution = tuple[int, int, int]  # trigger, key of the trial, units or records
 
@@ -73,12 +74,13 @@ class Placement:
     """What happens on the keys of each trial.
 
     A background unit sends one record of value 0. The target sends records of a value far above the
-    bound, in the order given.
+    bound, in the order given, or of `values`, one for each contribution.
     """
 
     keys: int
     background: tuple[Contribution, ...]
     target: tuple[Contribution, ...]
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Output:
     """What left the pipeline, by trial, key of the trial and trigger."""
 
     released: NDArray[np.bool_]  # (trials, keys, triggers)
-    values: NDArray[np.float64]  # (trials, keys, triggers, processes), 0 where not released
+    values: NDArray[np.float64]  # (trials, keys, triggers, totals), 0 where not released
 
 
 @dataclass(frozen=True)
@@ -216,9 +218,9 @@ def observe(plan: Plan, placement: Placement, trials: int, *, target: bool) -> O
     """Run the pipeline in one of the two worlds."""
     pipeline = Core(plan, Secret(bytes(range(32)), bytes([target] * 16)))
     state = State()
-    keys, processes = placement.keys, len(plan.calibration.processes)
+    keys = placement.keys
     released = np.zeros((trials * keys, plan.triggers), np.bool_)
-    values = np.zeros((trials * keys, plan.triggers, processes))
+    values = np.zeros((trials * keys, plan.triggers, plan.width))
     for trigger in range(1, plan.triggers + 1):
         batch = _micro_batch(placement, trials, trigger, target, plan.value_columns)
         releases = pipeline.run(state, batch, trigger)
@@ -228,7 +230,7 @@ def observe(plan: Plan, placement: Placement, trials: int, *, target: bool) -> O
         released[rows, trigger - 1] = True
         values[rows, trigger - 1] = releases.values
     shape = (trials, keys, plan.triggers)
-    return Output(released.reshape(shape), values.reshape(*shape, processes))
+    return Output(released.reshape(shape), values.reshape(*shape, plan.width))
 
 
 def _micro_batch(
@@ -250,7 +252,8 @@ def _micro_batch(
             unit.append(np.repeat(trial, records))
             key.append(np.repeat(trial * placement.keys + place, records))
             time.append(np.full(trials * records, order))
-            value.append(np.full(trials * records, _HUGE))
+            sent = placement.values[order] if placement.values else _HUGE
+            value.append(np.full(trials * records, sent))
 
     def column(parts: Sequence[NDArray[Any]], kind: type) -> pa.Array:
         return pa.array(np.concatenate([np.empty(0, kind), *parts]))

@@ -18,6 +18,7 @@ import pytest
 
 from audit.audit import (
     DISTINCT,
+    HISTOGRAM,
     SUM,
     Placement,
     Setting,
@@ -211,6 +212,20 @@ def test_half_the_noise_is_convicted(name: str) -> None:
     case = replace(CASES[name], trials=CASES[name].trials // 2)
     verdict = audit(with_noise(case.plan(), 0.5), case.placement, case.trials)
     assert verdict.convicted, verdict
+
+
+@pytest.mark.parametrize("values", [(1.5, 1.5, 1.5), (0.5, 2.5, 1.5)])
+def test_bins_keep_the_promise_together(values: tuple[float, ...]) -> None:
+    """A unit with a record in one bin of a key, or in another, at each of three triggers. All bins
+    have the noise of one count; with noise for one of the four bins the claim is refuted.
+    """
+    trials = 60_000
+    setting = Setting("every_trigger", ContributionBounds(3, 3, 1), 3, (HISTOGRAM,), public=True)
+    placement = Placement(1, (), tuple((trigger, 0, 1) for trigger in (1, 2, 3)), values)
+    plan = honest_plan(setting, trials)
+    assert not audit(plan, placement, trials).convicted
+    verdict = audit(with_noise(plan, 0.5), placement, trials)
+    assert verdict.convicted or len(set(values)) > 1, verdict
 
 
 def test_a_tenth_too_little_noise_is_convicted() -> None:

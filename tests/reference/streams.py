@@ -41,6 +41,12 @@ KEYS: list[tuple[Any, ...]] = [
     ("a key longer than a block",),
 ]
 UNITS = [1, 2, 3, 4, 5, 6, 7, 8, 2**62, -(2**63), None]
+BINS = [  # edges and the size of coarse bins; values on edges, below, above
+    ((-1.0, 0.3, 2.5), 0),
+    ((-7.0, -0.3, 0.0, 0.3, 1.0, 2.5), 2),
+    (tuple(k / 8 for k in range(-16, 17)), 5),
+    ((0.0, 1.0), 0),
+]
 VALUES = [None, math.nan, math.inf, -math.inf, 0.0, 0.3, -0.3, 1.0, 2.5, -7.0, 2.0**63, -(2.0**63)]
 
 
@@ -83,13 +89,18 @@ def plans(draw: st.DrawFn, kind: str | None = None, release: str | None = None) 
         selection = Selection(minimum, sigma, tuple(thresholds), 0.01)
     processes = []
     for position in range(draw(st.integers(1 if public else 0, 3))):
-        what = draw(st.sampled_from(["count", "sum", "squares", "distinct"]))
+        what = draw(st.sampled_from(["count", "sum", "squares", "distinct", "histogram"]))
         name, purpose, quantum = f"p{position}", f"process/{position}", 1.0
         sigma = draw(st.sampled_from([1e-9, 0.7, 40.0]))
         if what in ("sum", "squares"):
             column, center = draw(st.integers(0, 1)), draw(st.sampled_from([0.0, 0.375, 3.0]))
             process = Process(name, what, column, -1.25, 2.0, center)  # type: ignore[arg-type]
             quantum = draw(st.sampled_from([0.5, 2.0**-10]))
+        elif what == "histogram":
+            edges, coarse = draw(st.sampled_from(BINS))
+            process = Process(
+                name, "histogram", draw(st.integers(0, 1)), edges=edges, coarse=coarse
+            )
         else:
             number = draw(st.sampled_from([None, 0])) if what == "count" else None
             process = Process(name, what, number)  # type: ignore[arg-type]
@@ -142,7 +153,7 @@ def closings(draw: st.DrawFn, caps: ContributionBounds, minimum: int) -> Closing
             part * math.sqrt(max(0.0, budget - vote * min(caps.selections, m) - square * m) / m)
             / quantum
         )
-        for m in range(1, 1 + draw(st.sampled_from([1, 1, 2, 3, 32])))
+        for m in range(1, 1 + draw(st.sampled_from([1, 1, 1, 2, 3, 32])))
     ]  # fmt: skip
     needed = minimum * weights[0] * quantum + draw(st.sampled_from([0.25, 0.7, 1.5, 4.0]))
     return Closing(budget, vote, square, quantum, tuple(weights), math.ceil(needed / quantum), 0.05)

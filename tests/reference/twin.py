@@ -28,7 +28,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.special import ndtri
 
-from dpsqlp.accounting.model import CLOSING, SELECTION, CalibratedProcess
+from dpsqlp.accounting.model import CLOSING, SELECTION, CalibratedProcess, Process
 from dpsqlp.plan import Plan, WindowNoise
 from dpsqlp.schedule import Schedule, WindowSchedule
 
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Released:
-    """`values` per process of the plan, in units of its quantum."""
+    """`values` per total of the plan's processes, in units of the quantum."""
 
     window: int
     index: int
@@ -62,7 +62,7 @@ class Released:
 
 @dataclass(frozen=True)
 class Record:
-    """An accepted row. `values` per process: an integer, or None where absent."""
+    """An accepted row. `values` per process: an integer, or a bin's number; None where absent."""
 
     unit: Unit
     key: bytes
@@ -94,7 +94,8 @@ class UnitState:
 class KeyState:
     """One (key, window)."""
 
-    totals: list[int]  # per process, since the window's first trigger, in every round
+    # by (process, number of the total), since the window's first trigger, in every round
+    totals: Counter[tuple[int, int]] = field(default_factory=Counter)
     voters: set[Unit] = field(default_factory=set)  # the units that have counted in this round
     round: int = 1
     last_release: int = 0  # the index at which the round before was released
@@ -106,10 +107,7 @@ class Twin:
         self.plan = plan
         self.noise = Noise(plan, secret, instance)
         self.units: dict[Unit, UnitState] = defaultdict(UnitState)
-        processes = len(plan.calibration.processes)
-        self.keys: dict[tuple[int, bytes], KeyState] = defaultdict(
-            lambda: KeyState(totals=[0] * processes)
-        )  # by (window, key)
+        self.keys: dict[tuple[int, bytes], KeyState] = defaultdict(KeyState)  # by (window, key)
 
     def run(self, rows: list[Row], trigger: int) -> list[Released]:
         """One grid trigger, sorted by (window, key bytes)."""
@@ -177,10 +175,10 @@ class Twin:
             if calibrated.process.kind == "distinct":
                 # Votes are cast once per unit, or once per unit and round: then count without them.
                 counts = is_first if self._votes_in_every_round() else vote
-                key.totals[m] += int(counts)
+                key.totals[m, 0] += int(counts)
             else:
-                value = record.values[m]
-                key.totals[m] += 0 if value is None else value
+                for number, added in contributions(calibrated.process, record.values[m]):
+                    key.totals[m, number] += added
 
     def _votes_in_every_round(self) -> bool:
         """Public keys have no rounds, whatever the release policy."""
@@ -223,13 +221,14 @@ class Twin:
     def _release(self, window: int, index: int, key: bytes, state: KeyState) -> Released:
         values = []
         for m, calibrated in enumerate(noise_of(self.plan, window).calibration.processes):
-            if calibrated.purpose == SELECTION:  # the selection count itself, round 1
-                total, round_number, scale = len(state.voters), 1, calibrated.sigma
-            else:
-                total, round_number = state.totals[m], 0
-                scale = calibrated.sigma / calibrated.quantum
-            noise = self.noise.integer(calibrated.purpose, scale, key, window, round_number, index)
-            values.append(wrap(total + noise))
+            purpose, scale = calibrated.purpose, calibrated.sigma / calibrated.quantum
+            if purpose == SELECTION:  # the selection count itself, round 1
+                noise = self.noise.integer(purpose, calibrated.sigma, key, window, 1, index)
+                values.append(wrap(len(state.voters) + noise))
+                continue
+            for number in range(number_of_totals(calibrated.process)):
+                noise = self.noise.integer(purpose, scale, key, window, number, index)
+                values.append(wrap(state.totals[m, number] + noise))
         final = index == length(self.plan.windows, window)
         return Released(window, index, final, key, tuple(values))
 
@@ -347,11 +346,32 @@ def quantise(calibrated: CalibratedProcess, values: tuple[float | None, ...]) ->
         return None
     if process.kind == "count":
         return 1
+    if process.kind == "histogram":
+        return sum(value >= edge for edge in process.edges[1:-1])
     number = min(max(float(value), process.lower), process.upper) - process.center
     if process.kind == "squares":
         farthest = max(abs(process.lower - process.center), abs(process.upper - process.center))
         number = number * number - farthest * farthest / 2
     return math.trunc(number / calibrated.quantum)
+
+
+def contributions(process: Process, value: int | None) -> list[tuple[int, int]]:
+    """What a record adds to which of the process's totals."""
+    if value is None:
+        return []
+    if process.kind != "histogram":
+        return [(0, value)]
+    bins = len(process.edges) - 1
+    around = [(bins + value // process.coarse, 1)] if process.coarse else []
+    return [(value, 1), *around]
+
+
+def number_of_totals(process: Process) -> int:
+    if process.kind != "histogram":
+        return 1
+    bins = len(process.edges) - 1
+    groups = range(0, bins, process.coarse) if process.coarse else ()
+    return bins + len(groups)
 
 
 def wrap(value: int) -> int:

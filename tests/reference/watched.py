@@ -48,6 +48,11 @@ class Watched(Twin):
             dropped and not capped and room
         )
         self.seen["a repeated record kept"] += not dropped and at > 0
+        kinds = (calibrated.process.kind for calibrated in self.plan.calibration.processes)
+        self.seen["a value in a bin"] += not dropped and any(
+            kind == "histogram" and value is not None
+            for kind, value in zip(kinds, record.values, strict=True)
+        )
 
     def _close(self, trigger: int) -> Iterator[Released]:
         window = self.plan.closes(trigger)

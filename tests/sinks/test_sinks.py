@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsqlp.errors import PlanError, SinkError
+from dpsqlp.sinks import postgres
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sinks.factory import make_sink
+from dpsqlp.sinks.published import release_digest
 
 KEYS = ["it's", 'a "b"', "ünï", "", None]
 
@@ -136,6 +138,52 @@ def test_parquet_and_json_lines_hold_the_rows(tmp_path: Path) -> None:
             assert list(row) == expected.column_names
             times = {"window_start": None, "released_at": None}
             assert row | times == wanted | times
+
+
+def listed() -> pa.Table:
+    """A release with a histogram and two quantiles, of which one row has none."""
+    return (
+        release(7, KEYS[:2])
+        .append_column("h", pa.array([[1, -2], [3, 4]]))
+        .append_column("q", pa.array([[0.5, 1e-300], None], pa.list_(pa.field("l", pa.float64()))))
+    )
+
+
+def test_lists_are_published(tmp_path: Path) -> None:
+    """As lists, and a trigger given twice is there once."""
+    for connector, (options, _) in PLACES.items():
+        for _ in range(2):
+            made = make_sink("t", {"connector": connector, **options}, tmp_path)
+            made.emit(7, listed())
+    expected = [([1, -2], [0.5, 1e-300]), ([3, 4], None)]
+    [parquet] = tmp_path.rglob("*.parquet")
+    assert [(row["h"], row["q"]) for row in pq.read_table(parquet).to_pylist()] == expected
+    [lines] = tmp_path.rglob("*.jsonl")
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [(row["h"], row["q"]) for row in rows] == expected
+    with duckdb.connect(str(tmp_path / "x" / "it's here.duckdb")) as database:
+        assert database.sql('SELECT h, q FROM "my ""table"').fetchall() == expected
+
+
+def test_lists_of_a_parquet_file_are_the_same_release(tmp_path: Path) -> None:
+    """Parquet gives what is in a list another name."""
+    pq.write_table(listed(), tmp_path / "x.parquet")
+    assert release_digest(pq.read_table(tmp_path / "x.parquet")) == release_digest(listed())
+    other = listed().drop_columns("q").append_column("q", pa.array([[0.5], [1e-300]]))
+    assert release_digest(other) != release_digest(listed())
+
+
+def test_lists_are_arrays_in_postgres() -> None:
+    """As COPY reads them."""
+    assert [postgres._postgres_type(listed().schema.field(n).type) for n in ("h", "q")] == [
+        "bigint[]",
+        "double precision[]",
+    ]
+    texts = postgres._as_text(listed()).to_pylist()
+    assert [tuple(row.values())[-2:] for row in texts] == [
+        ("{1, -2}", "{0.5, 1e-300}"),
+        ("{3, 4}", None),
+    ]
 
 
 def test_standard_output_prints_lines(capsys: pytest.CaptureFixture[str]) -> None:

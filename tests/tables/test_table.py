@@ -42,7 +42,7 @@ def test_a_table_keeps_its_rows_while_it_grows() -> None:
 
 def test_texts_stay_with_their_keys() -> None:
     """Also when one batch repeats keys and mixes old ones with new ones."""
-    table = KeyTable(1, [1])
+    table = KeyTable(1, 1)
     for batch in (["a", "bb", "a"], ["ccc", "a", "", "ccc"], []):
         ids = np.array([[1, sum(map(ord, text))] for text in batch], np.uint64).reshape(-1, 2)
         texts = Encoded.from_list([text.encode() for text in batch])
@@ -53,7 +53,7 @@ def test_texts_stay_with_their_keys() -> None:
 
 def test_a_later_prediction_overrules_an_earlier_one() -> None:
     """A row is due once, when it last said."""
-    table = KeyTable(1, [1])
+    table = KeyTable(1, 1)
     ids = np.array([[1, 1], [2, 2]], np.uint64)
     rows = table.insert_keys(ids, Encoded.from_list([b"a", b"b"]), np.arange(2))
     for due in ([3, 3], [5, 3], [3, 3], [4, 3]):

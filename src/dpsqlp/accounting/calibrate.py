@@ -121,8 +121,9 @@ def calibrate(
             continue
         part = (1 - share) / charged
         sigma = process.bound * mechanism.sensitivity * math.sqrt(squares / part) / nu
+        touched = caps.records * process.depth
         quantum = max(
-            quantum_of(process, _scaled(sigma, mechanism, other), caps.records, other, allowance)
+            quantum_of(process, _scaled(sigma, mechanism, other), touched, other, allowance)
             for other in (mechanism, *shorter)
         )
         calibrated.append(CalibratedProcess(process, f"process/{position}", sigma, quantum))

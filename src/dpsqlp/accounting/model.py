@@ -5,12 +5,13 @@ Symbols of docs/proof.md are in brackets.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 ReleasePolicy = Literal["every_trigger", "threshold"]
 Spending = Literal["even", "late"]  # of a vote's failure over the triggers, see `thresholds`
-ProcessKind = Literal["count", "sum", "squares", "distinct"]
+ProcessKind = Literal["count", "sum", "squares", "distinct", "histogram"]
 
 SELECTION = "selection"
 CLOSING = "closing"
@@ -37,11 +38,14 @@ class ContributionBounds:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One continual sum per (key, window), before calibration.
+    """A continual sum per (key, window), of one or several totals, before calibration.
 
     `count` adds 1 per record, or per record with a value in micro-batch column `column`; `sum`
     adds that column's value, clamped, less `center`; `squares` adds the square of that, less half
-    of the largest square; `distinct` adds 1 per unit.
+    of the largest square; `distinct` adds 1 per unit. `histogram` adds 1 to the total of the bin
+    that the column's value is in, and with `coarse` also to that of the coarse bin around it: the
+    totals of the bins come first. Values below the first edge or above the last are in the bin at
+    that end; a value on an inner edge is in the bin above it.
     """
 
     name: str
@@ -50,6 +54,25 @@ class Process:
     lower: float = 0.0
     upper: float = 1.0
     center: float = 0.0
+    edges: tuple[float, ...] = ()  # of the bins, increasing: one more than there are bins
+    coarse: int = 0  # so many bins side by side are a coarse bin, the last perhaps fewer; 0: none
+
+    @property
+    def bins(self) -> int:
+        """How many bins a histogram has."""
+        return max(0, len(self.edges) - 1)
+
+    @property
+    def width(self) -> int:
+        """How many totals a key has."""
+        if self.kind != "histogram":
+            return 1
+        return self.bins + (math.ceil(self.bins / self.coarse) if self.coarse else 0)
+
+    @property
+    def depth(self) -> int:
+        """How many of the totals one record adds to."""
+        return 2 if self.coarse else 1
 
     @property
     def reach(self) -> float:
@@ -63,7 +86,11 @@ class Process:
 
     @property
     def bound(self) -> float:
-        """[L], the largest absolute value of one contribution."""
+        """[L], the largest absolute value of one contribution; of a histogram, the length of the
+        vector that one record adds to its totals.
+        """
+        if self.kind == "histogram":
+            return math.sqrt(self.depth)
         return self.half_square if self.kind == "squares" else self.reach
 
 

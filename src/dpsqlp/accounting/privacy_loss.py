@@ -7,13 +7,14 @@ Implements the squared ratio of one unit's shift to the noise, over the whole ou
 and the charge for float error in the noise, which moves probabilities by a factor e^error, so
 epsilon by error and delta_0 by the factor. A unit with n_k records in (key, window) k, each of
 size at most L, shifts that process by at most n_k L s, and the sum of n_k^2 is at most P, the
-square of the unit's norm. `distinct` adds one per (key, window), or one per vote with public keys.
+square of the unit's norm. The totals of a histogram are one vector, which is shifted by no more:
+they are charged once. `distinct` adds one per (key, window), or one per vote with public keys.
 Because nu^2 caps every history of adaptively chosen inputs, the composition is nu-GDP (Smith and
 Thakurta 2022; Koskela et al. 2023). A closing spends what the unit has left of nu^2, and no more.
 
 Privacy contract: earlier stages must have enforced the caps and the bounds, and each process must
 have noise of its own. A `distinct` process released from the selection process is charged there.
-See docs/proof.md, Lemmas 9 to 11, 16 and 19.
+See docs/proof.md, Lemmas 9 to 11, 16, 19 and 34.
 
 Not covered: that a threshold fails with the stated probability (see `thresholds`).
 """
@@ -54,7 +55,7 @@ def charge(
 def float_charge(deviation: float, touched: int, mechanism: Mechanism) -> float:
     """The epsilon of float error in one noise process.
 
-    `deviation` is sigma in quanta; `touched` is how many of its instances one unit can change.
+    `deviation` is sigma in quanta; `touched` is how many totals one unit can change.
     """
     relative = _DRAW_ERROR + _PATH_ERROR * math.sqrt(mechanism.triggers + 1)  # draws at most
     path = relative * mechanism.path_deviation_max * max(deviation, _TAIL)
@@ -101,7 +102,8 @@ def epsilon_spent(
     for calibrated in calibration.processes:
         if charge(calibrated.process, caps, release, selection is not None):
             deviation = calibrated.sigma / calibrated.quantum
-            float_error += float_charge(deviation, caps.records, mechanism)
+            touched = caps.records * calibrated.process.depth
+            float_error += float_charge(deviation, touched, mechanism)
 
     def too_small(epsilon: float) -> bool:
         error = max(float_error, epsilon * FLOAT_SHARE)  # at least the share set aside

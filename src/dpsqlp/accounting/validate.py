@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NoReturn, get_args
 
 from dpsqlp.accounting.model import (
@@ -89,6 +90,14 @@ def _check_process(process: Process) -> None:
             process.column,
             "Give the number of a value column.",
         )
+    if process.kind == "histogram":
+        _check_histogram(process, name)
+    elif process.edges or process.coarse:
+        _refuse(
+            f"edges of {name} are those of a histogram; a {process.kind} has none",
+            (process.edges, process.coarse),
+            "Leave edges and coarse out.",
+        )
     if process.kind not in ("sum", "squares"):
         if (process.lower, process.upper, process.center) != (0, 1, 0):
             _refuse(
@@ -106,6 +115,23 @@ def _check_process(process: Process) -> None:
         _refuse(f"bounds of {name} are reversed", bounds, "Exchange lower and upper.")
     if process.bound == 0:
         _refuse(f"bounds of {name} leave only one value", bounds, "Widen lower or upper.")
+
+
+def _check_histogram(process: Process, name: str) -> None:
+    edges = process.edges
+    increasing = all(map(_is_number, edges)) and all(a < b for a, b in pairwise(edges))
+    if process.bins < 1 or not increasing:
+        _refuse(
+            f"edges of {name} must be two finite numbers or more, increasing", edges, "Sort them."
+        )
+    if process.coarse and not 2 <= process.coarse < process.bins:
+        _refuse(
+            f"coarse of {name} must be 0, or at least 2 and below the number of bins",
+            process.coarse,
+            "Give 0 for no coarse bins.",
+        )
+    if process.column is None:
+        _refuse(f"column of {name} is missing", None, "Give the number of a value column.")
 
 
 def check_caps(caps: ContributionBounds) -> None:

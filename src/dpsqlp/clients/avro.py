@@ -358,6 +358,8 @@ def _released(release: pa.Table) -> pa.Table:
 
 
 def _cast(name: str, kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):  # of integers or doubles
+        return name
     if pa.types.is_uint64(kind):
         return f"CAST({name} AS DECIMAL(20, 0))"
     if pa.types.is_integer(kind):
@@ -378,6 +380,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _avro_type(kind: pa.DataType) -> Any:
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": _avro_type(kind.value_type)}
     if pa.types.is_timestamp(kind):
         return {"type": "long", "logicalType": "timestamp-micros"}
     if pa.types.is_date(kind):

@@ -49,8 +49,10 @@ class ReleaseReader:
         types = {name: str(kind) for name, kind, *_ in found}
         if not types.keys() >= set(FIXED):
             raise KeyError("not a release")
+        types = {name: kind for name, kind in types.items() if not kind.endswith("]")}  # no lists
         if metadata is not None:
-            keys, aggregates = metadata.keys, metadata.aggregates
+            keys = metadata.keys
+            aggregates = tuple(name for name in metadata.aggregates if name in types)
         else:
             others = [name for name in types if name not in FIXED]
             aggregates = tuple(name for name in others if f"{name}_sd" in types)

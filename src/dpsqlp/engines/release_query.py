@@ -15,8 +15,9 @@ from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.entropy.decode import decode
 from dpsqlp.plan import Plan
 from dpsqlp.schedule import CalendarSchedule
-from dpsqlp.sql import connect, standard_deviations
+from dpsqlp.sql import connect
 from dpsqlp.sql.query import Hop, Query, Tumble
+from dpsqlp.sql.released import NoisyColumns
 
 
 class ReleaseQuery:
@@ -25,9 +26,7 @@ class ReleaseQuery:
     def __init__(self, query: Query, plan: Plan, grid: TriggerGrid) -> None:
         self._query, self._plan, self._grid = query, plan, grid
         self._database = connect()
-        self._deviations = {
-            noise.mechanism.triggers: standard_deviations(noise) for noise in plan.noises
-        }
+        self._noisy = NoisyColumns(query, plan)
         self._key_types = _arrow_types(query.key_types)
 
     def __enter__(self) -> ReleaseQuery:
@@ -58,14 +57,7 @@ class ReleaseQuery:
         columns["position"] = np.arange(rows)
         keys = decode(release.key_text, self._key_types)
         columns |= {f"key_{number}": array for number, array in enumerate(keys)}
-        for number, calibrated in enumerate(self._plan.calibration.processes):
-            columns[f"p{number}"] = release.values[:, number] * calibrated.quantum
-            deviation = np.empty(rows)
-            for length, deviations in self._deviations.items():
-                own = triggers == length
-                deviation[own] = deviations[number][release.step[own] - 1]
-            columns[f"p{number}_sd"] = deviation
-        return pa.table(columns)
+        return pa.table(columns | self._noisy.of(release.values, release.step, triggers))
 
     def _edges(self, numbers: NDArray[np.int64]) -> dict[str, Any]:
         """The start and the end of windows, and the start by the clock of their zone."""

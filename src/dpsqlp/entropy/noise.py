@@ -1,5 +1,7 @@
 """Keyed noise: a normal is a function of (secret, instance, plan, purpose, key, window, round, j).
 
+The totals of a process are numbered in the place of rounds, which selection alone has.
+
 Privacy contract: the AES key is derived from instance, plan fingerprint and purpose; key id,
 (window, round) and j are the three blocks of a fixed-length CBC-MAC. So no two of these tuples
 share a draw, a retry draws the same noise, and a prediction evaluates the same path (docs/proof.md,

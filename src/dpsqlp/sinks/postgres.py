@@ -221,6 +221,8 @@ def _postgres_type(kind: pa.DataType) -> str:
     """The PostgreSQL type of an Arrow type. Types without an exact counterpart become text."""
     if kind in _TYPES:
         return _TYPES[kind]
+    if pa.types.is_list(kind):
+        return f"{_postgres_type(kind.value_type)}[]"
     if pa.types.is_decimal(kind):
         return f"numeric({kind.precision},{kind.scale})"
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
@@ -247,6 +249,8 @@ def _text(column: str, kind: pa.DataType) -> str:
     if _is_bytes(kind):
         return rf"'\x' || hex({column}) AS {column}"
     text = f"CAST({column} AS VARCHAR)"
+    if pa.types.is_list(kind):  # of numbers: [1, 2] is {1, 2}
+        return f"translate({text}, '[]', '{{}}') AS {column}"
     match _postgres_type(kind):
         case "text":  # it cannot hold U+0000
             text = f"replace({text}, chr(0), '\u2400')"

@@ -11,6 +11,7 @@ import io
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpsqlp.errors import SinkError
@@ -65,10 +66,15 @@ def release_digest(release: pa.Table) -> str:
     """SHA-256 of a release's columns and rows.
 
     Arrow leaves open what lies under a null and in the last bits of a bitmap: neither is hashed.
+    Of lists the lengths and the values are: the name of what is in a list differs between formats.
     """
     buffer = pa.BufferOutputStream()
     for name, column in zip(release.column_names, release.columns, strict=True):
-        for part in (column.is_null(), column.drop_null()):
+        known = column.drop_null()
+        parts = [column.is_null(), known]
+        if pa.types.is_list(column.type):
+            parts[1:] = [pc.list_value_length(known), pc.list_flatten(known)]
+        for part in parts:
             if pa.types.is_boolean(part.type):
                 part = part.cast(pa.uint8())
             rows = pa.table({name: part}).combine_chunks()

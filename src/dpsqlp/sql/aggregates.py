@@ -1,6 +1,7 @@
 """Aggregates: the noise processes that they need, and their formulas over released columns.
 
-Implements COUNT(*), COUNT(x), COUNT(DISTINCT unit), SUM as processes; AVG from a sum and a count of
+Implements COUNT(*), COUNT(x), COUNT(DISTINCT unit), SUM, HISTOGRAM as processes; APPROX_QUANTILE
+and MEDIAN from a histogram, see `quantiles`; AVG from a sum and a count of
 the rows that have a value; VARIANCE and STDDEV also from a sum of squares. These sums are centred:
 a value counts as its distance from the middle of its bounds, which is at most half their width; a
 square of that less half of the largest. A SUM beside them is the centred sum plus middle times
@@ -14,15 +15,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
 from dpsqlp.accounting.model import Process, ProcessKind
-from dpsqlp.sql.dialect import Bounded
+from dpsqlp.sql.bins import as_number, read_edges, read_fractions
+from dpsqlp.sql.dialect import Bounded, Histogram
 from dpsqlp.sql.expressions import Expressions, missing_column
 from dpsqlp.sql.functions import function_kind
 from dpsqlp.sql.location import Text
+from dpsqlp.sql.quantiles import coarse_size
+from dpsqlp.sql.query import Quantiles
 from dpsqlp.sql.relations import Scope, safe, sql
 
 _BOUNDS = "contribution_bounds_per_row"
@@ -39,18 +43,23 @@ _NAMES: dict[type[exp.Expr], str] = {
     exp.Stddev: "STDDEV",
     exp.StddevSamp: "STDDEV_SAMP",
     exp.StddevPop: "STDDEV_POP",
+    Histogram: "HISTOGRAM",
+    exp.ApproxQuantile: "APPROX_QUANTILE",
+    exp.Median: "MEDIAN",
 }
-_QUANTILES = (exp.Quantile, exp.ApproxQuantile, exp.PercentileCont, exp.PercentileDisc, exp.Median)
+_QUANTILES = (exp.Quantile, exp.PercentileCont, exp.PercentileDisc)
 _WRAPPERS = (Bounded, exp.Filter, exp.Window, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """An aggregate in terms of the released columns p0, p1, ..., p0_sd, p1_sd, ..."""
+    """An aggregate in terms of the released columns p0, p0_sd, p1, ..., q0, q0_sd, ..."""
 
     sql: str
     sd_sql: str
     processes: tuple[int, ...]
+    edges_sql: str | None = None
+    length: int = 0  # of a list
 
 
 @dataclass(slots=True)
@@ -63,6 +72,7 @@ class Aggregates:
     unit: tuple[exp.Column, ...]
     values: list[str] = field(default_factory=list)  # DuckDB SQL of the value columns
     processes: list[Process] = field(default_factory=list)
+    quantiles: list[Quantiles] = field(default_factory=list)
 
     def read(self, node: exp.Expr, name: str) -> Formula:
         """The formula of an aggregate; its processes are named after `name`."""
@@ -86,6 +96,8 @@ class Aggregates:
             raise self.text.refuse(
                 place, f"{kind}(DISTINCT ...) is not supported", f"Leave DISTINCT out of {kind}."
             )
+        if kind in ("HISTOGRAM", "APPROX_QUANTILE", "MEDIAN"):
+            return self._from_bins(place, node, condition, named, name)
         lower, upper = self._bounds(place, node, kind, named)
         column = self._value(node.this, condition, kind)
         if kind == "SUM":
@@ -188,6 +200,56 @@ class Aggregates:
             used,
         )
 
+    def _from_bins(
+        self,
+        place: exp.Expr,
+        node: exp.Expr,
+        condition: exp.Expr | None,
+        named: list[exp.Expr],
+        name: str,
+    ) -> Formula:
+        """HISTOGRAM, APPROX_QUANTILE and MEDIAN. Of equal bins there is one process: a histogram,
+        or the coarser one that quantiles make if they are alone.
+        """
+        kind, asked = _NAMES[type(node)], self._fractions(node)
+        edges = read_edges(self.text, named, lambda rest: self._bounds(place, node, kind, rest))
+        column = self._value(node.this, condition, kind)
+        known = [
+            number
+            for number, process in enumerate(self.processes)
+            if (process.column, process.edges) == (column, edges) and (asked or not process.coarse)
+        ]
+        if known:
+            number = known[0]
+        else:
+            coarse = coarse_size(len(edges) - 1) if asked else 0
+            process = Process("", "histogram", column, edges=edges, coarse=coarse)
+            number = self._add(name, process)
+        if not asked:
+            listed = f"[{', '.join(map(repr, edges))}]::DOUBLE[]"
+            counts = f"TRY_CAST(p{number} AS BIGINT[])"
+            return Formula(counts, f"p{number}_sd", (number,), listed, len(edges) - 1)
+        if (number, asked) not in self.quantiles:
+            self.quantiles.append((number, asked))
+        q = f"q{self.quantiles.index((number, asked))}"
+        is_list = isinstance(node.args.get("quantile"), exp.Array | exp.Tuple)
+        if is_list:
+            return Formula(q, f"{q}_sd", (number,), length=len(asked))
+        return Formula(f"{q}[1]", f"{q}_sd[1]", (number,))
+
+    def _fractions(self, node: exp.Expr) -> tuple[float, ...]:
+        """The quantiles that are asked for; of a histogram none."""
+        if isinstance(node, Histogram):
+            return ()
+        if isinstance(node, exp.Median):
+            return (0.5,)
+        for surplus in (node.args.get("accuracy"), node.args.get("weight")):
+            if surplus is not None:
+                raise self.text.refuse(
+                    surplus, "APPROX_QUANTILE takes a value and a fraction", "Leave the rest out."
+                )
+        return read_fractions(self.text, node.args["quantile"])
+
     def _value(self, node: exp.Expr, condition: exp.Expr | None, kind: str) -> int:
         """The value column of an argument. Numbers are doubles; COUNT of anything else is 1."""
         self.expressions.check(node, self.scope)
@@ -224,11 +286,15 @@ class Aggregates:
         found = self._find(kind, column, lower, upper, center)
         if found is not None:
             return found
+        return self._add(name, Process("", kind, column, lower, upper, center))
+
+    def _add(self, name: str, process: Process) -> int:
+        """A new process, with a name that no other has."""
         name = name.lower()  # the fingerprint covers it, and case does not matter
         taken = {process.name for process in self.processes}
         names = (name, *(f"{name}_{n}" for n in range(2, len(taken) + 2)))
         unique = next(n for n in names if n not in taken)
-        self.processes.append(Process(unique, kind, column, lower, upper, center))
+        self.processes.append(replace(process, name=unique))
         return len(self.processes) - 1
 
     def _find(
@@ -246,7 +312,8 @@ class Aggregates:
         for argument in named:
             if argument.name.lower() != _BOUNDS:
                 raise self._refuse_argument(argument, kind)
-        argument_sql = sql(node.this) if node.this is not None else "x"
+        given = [node.args.get("this"), node.args.get("quantile")]
+        argument_sql = ", ".join(sql(part) for part in given if part is not None)
         way_out = f"Write {kind}({argument_sql}, {_BOUNDS} => (lower, upper)) with public numbers."
         if not named:
             raise self.text.refuse(
@@ -258,7 +325,7 @@ class Aggregates:
             raise self.text.refuse(named[1], f"{_BOUNDS} is given twice", "Leave one out.")
         pair = named[0].expression
         numbers = pair.expressions if isinstance(pair, exp.Tuple) else []
-        bounds = [value for value in map(_number, numbers) if value is not None]
+        bounds = [value for value in map(as_number, numbers) if value is not None]
         if len(numbers) != 2 or len(bounds) != 2:
             raise self.text.refuse(pair, "Bounds are a pair of numbers", way_out)
         lower, upper = bounds
@@ -319,16 +386,21 @@ class Aggregates:
         placed = inner.meta.get("start") is not None
         name = self.text.written(inner).upper() if placed else inner.key.upper()
         inner = inner if placed else node
-        supported = "COUNT, SUM, AVG, VARIANCE and STDDEV are supported."
+        quantile = f"APPROX_QUANTILE(x, {{}}, {_BOUNDS} => (lower, upper))"
         if name in ("MAX", "MIN"):
             fact = f"{name} depends on single rows, so no bounded noise hides one"
-            way_out = f"{supported} For the range, group by a bucket such as FLOOR(x / 10)."
+            way_out = f"Write {quantile.format('0.99' if name == 'MAX' else '0.01')}."
         elif node.find(*_QUANTILES):
-            fact = f"{name} is a quantile, which is not supported"
-            way_out = f"{supported} For quantiles, count per bucket such as FLOOR(x / 10)."
+            fact = f"{name} gives the value of a single row, which no bounded noise hides"
+            way_out = (
+                f"Write {quantile.format('0.5')}, which reads quantiles off a noisy histogram."
+            )
         else:
             fact = f"The aggregate {name} is not supported"
-            way_out = supported
+            way_out = (
+                "COUNT, SUM, AVG, VARIANCE, STDDEV, HISTOGRAM, APPROX_QUANTILE and MEDIAN are"
+                " supported."
+            )
         return self.text.refuse(inner, fact, way_out)
 
 
@@ -365,10 +437,3 @@ def default_name(node: exp.Expr) -> str | None:
 
 def _middle(lower: float, upper: float) -> float:
     return lower / 2 + upper / 2
-
-
-def _number(node: exp.Expr) -> float | None:
-    sign, inner = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
-    if not isinstance(inner, exp.Literal) or inner.is_string:
-        return None
-    return sign * float(inner.this)

@@ -63,6 +63,9 @@ try:
 
         arg_types: ClassVar = {"this": True, "expressions": True}
 
+    class Histogram(exp.Expression, exp.AggFunc):
+        """HISTOGRAM(x)."""
+
     class CreateSource(exp.Expression):
         """CREATE SOURCE; `columns` are ColumnDefs."""
 
@@ -114,6 +117,9 @@ _AGGREGATES = {
     "STDDEV": exp.Stddev,
     "STDDEV_SAMP": exp.StddevSamp,
     "STDDEV_POP": exp.StddevPop,
+    "HISTOGRAM": Histogram,
+    "APPROX_QUANTILE": exp.ApproxQuantile,
+    "MEDIAN": exp.Median,
 }
 
 
@@ -139,6 +145,11 @@ try:
             **{name: _bounded(kind.from_arg_list) for name, kind in _AGGREGATES.items()},
             "COUNT": _bounded(_build_count),
             **dict.fromkeys(("DATE_TRUNC", "DATETRUNC"), _build_date_trunc),
+        }
+        FUNCTION_PARSERS: ClassVar = {  # with one of its own, named arguments would be lost
+            name: parse
+            for name, parse in DuckDBParser.FUNCTION_PARSERS.items()
+            if name not in _AGGREGATES
         }
         FUNC_TOKENS: ClassVar = {*DuckDBParser.FUNC_TOKENS, TokenType.SESSION}
 

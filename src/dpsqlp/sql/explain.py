@@ -15,7 +15,9 @@ The numbers of `explain`:
     max_contribution_norm   with all caps: the root of the largest sum of the squares of a unit's
                  numbers of rows per (group, window)
     center       what values are counted from; squares lose half of the largest one in addition
-    contribution_max   [L] the largest size of what one row adds
+    edges        of the bins of a histogram, each of which has noise of its own
+    coarse       so many bins side by side also have a total together; 0 without
+    contribution_max   [L] the largest size of what one row adds, to all bins together
     closing      `threshold` for what units lay on a group, in deviations of its noise, as
                  `weights_max[m - 1]`, the most that a unit lays on each of m groups
     no_closing   why there is none
@@ -93,6 +95,8 @@ def explain(query: Query, plan: Plan) -> dict[str, Any]:
                 "kind": calibrated.process.kind,
                 "bounds": [calibrated.process.lower, calibrated.process.upper],
                 "center": calibrated.process.center,
+                "edges": list(calibrated.process.edges),
+                "coarse": calibrated.process.coarse,
                 "contribution_max": calibrated.process.bound,
                 "noise": calibrated.purpose,
                 "mechanism": query.mechanism,

@@ -329,6 +329,13 @@ def _columns(query: Query, plan: Plan) -> str:
 
 def _values(process: Process) -> str:
     """What a row adds, unless it is one."""
+    if process.kind == "histogram":
+        coarse = f", and in coarse bins of {process.coarse}" if process.coarse else ""
+        low, high = process.edges[0], process.edges[-1]
+        return (
+            f" in each of {process.bins} bins of [{low:g}, {high:g}]{coarse}; all of them together"
+            " are charged as one column"
+        )
     if process.kind not in ("sum", "squares"):
         return ""
     clamped = f", values clamped to [{process.lower:g}, {process.upper:g}]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from dpsqlp.sql.aggregates import Aggregates, Formula, default_name, find_aggregates, is_aggregate
+from dpsqlp.sql.dialect import Histogram
 from dpsqlp.sql.expressions import missing_column
 from dpsqlp.sql.groups import Groups, group_column
 from dpsqlp.sql.lengths import as_window
@@ -19,8 +20,9 @@ _COUNT, _AVERAGE, _SUM = range(3)  # the order in which aggregates are read
 def read_outputs(
     text: Text, select: exp.Select, groups: Groups, aggregates: Aggregates
 ) -> tuple[Output, ...]:
-    """The SELECT list over the released columns. Counts name their processes first; sums are read
-    last, since they may share those of an average, also of one in HAVING or ORDER BY.
+    """The SELECT list over the released columns. Counts name their processes first, and histograms,
+    which quantiles may share; sums are read last, since they may share those of an average, also of
+    one in HAVING or ORDER BY.
     """
     projections = list(select.expressions)
     found = [(p.unalias(), p) for p in projections if is_aggregate(p.unalias())]
@@ -48,7 +50,7 @@ def _hidden_averages(select: exp.Select) -> list[exp.Expr]:
 def _reading_order(node: exp.Expr) -> int:
     inner = node.this if isinstance(node, exp.Filter) else node
     kinds = [inner, inner.this] if inner.args.get("this") else [inner]
-    if any(isinstance(kind, exp.Count) for kind in kinds):
+    if any(isinstance(kind, exp.Count | Histogram) for kind in kinds):
         return _COUNT
     return _SUM if any(isinstance(kind, exp.Sum) for kind in kinds) else _AVERAGE
 
@@ -71,7 +73,15 @@ def _output(
     node = projection.unalias()
     if formula is not None:
         name = _output_name(text, projection)
-        return Output(name, "aggregate", formula.sql, formula.sd_sql, formula.processes)
+        return Output(
+            name,
+            "aggregate",
+            formula.sql,
+            formula.sd_sql,
+            formula.processes,
+            formula.edges_sql,
+            formula.length,
+        )
     if isinstance(node, exp.Star) or isinstance(getattr(node, "this", None), exp.Star):
         raise text.refuse(
             projection, "* cannot be selected from groups", "List keys and aggregates."
@@ -99,14 +109,13 @@ def _output(
 def _check_outputs(text: Text, select: exp.Select, groups: Groups, outputs: list[Output]) -> None:
     taken = set(FIXED)
     for projection, output in zip(select.expressions, outputs, strict=True):
-        names = [output.name, output.name + "_sd"] if output.sd_sql else [output.name]
-        for name in names:
+        for name in output.columns:
             if name.lower() in taken:
                 raise text.refuse(
                     projection,
                     f"Two released columns would be named {name}",
-                    f"Each aggregate adds <alias>_sd; {', '.join(FIXED)} are always released."
-                    " Rename it with AS.",
+                    "Each aggregate adds <alias>_sd, and a histogram <alias>_edges;"
+                    f" {', '.join(FIXED)} are always released. Rename it with AS.",
                 )
             taken.add(name.lower())
     selected = {output.sql for output in outputs if output.kind == "key"}
@@ -137,10 +146,9 @@ def released_column(node: exp.Expr, groups: Groups, outputs: tuple[Output, ...])
         return column[1]
     if isinstance(node, exp.Column) and not node.table:
         for output in outputs:
-            if output.name.lower() == node.name.lower():
-                return output.sql
-            if f"{output.name}_sd".lower() == node.name.lower():
-                return output.sd_sql
+            for name, released in output.columns.items():
+                if name.lower() == node.name.lower():
+                    return released
         if node.name.lower() in FIXED:
             return node.name.lower()
     return None

@@ -11,6 +11,7 @@ import pyarrow as pa
 from dpsqlp.accounting.model import ContributionBounds, Process, ReleasePolicy, Spending
 
 OptionValue = str | int | float | bool
+Quantiles = tuple[int, tuple[float, ...]]  # of the histogram with this index, at these fractions
 OutputKind = Literal["key", "window", "aggregate"]
 MechanismName = Literal["blt", "tree"]
 CalendarUnit = Literal["day", "week", "month", "quarter", "year"]
@@ -114,6 +115,31 @@ class Output:
     sql: str
     sd_sql: str | None = None  # standard deviation of the noise; aggregates only
     processes: tuple[int, ...] = ()  # whose noise it carries
+    edges_sql: str | None = None  # of the bins; histograms only
+    length: int = 0  # of a list; 0: a number
+
+    @property
+    def elements(self) -> list[Output]:
+        """The numbers in it: of a list one for each place, named x[1], x[2], ..."""
+        if not self.length:
+            return [self]
+        is_histogram = self.edges_sql is not None
+        return [
+            Output(
+                f"{self.name}[{place}]",
+                self.kind,
+                f"({self.sql})[{place}]",
+                self.sd_sql if is_histogram else f"({self.sd_sql})[{place}]",
+                self.processes,
+            )
+            for place in range(1, self.length + 1)
+        ]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The released columns by name, with their SQL: the first is the selected one."""
+        beside = {"": self.sql, "_sd": self.sd_sql, "_edges": self.edges_sql}
+        return {self.name + end: sql for end, sql in beside.items() if sql is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +175,10 @@ class Query:
     `release_sql` is DuckDB SQL over a table `released` with the columns window_number,
     window_start, window_end, window_local (the start by the clock of the window's zone), trigger,
     released_at (its time on the grid), window_trigger (its number within the window), final,
-    position (in the order of window and canonical key bytes), key_0.., p0.., p0_sd..; it gives
-    window_start, window_end, trigger to final, then the SELECT list, each aggregate followed by its
-    <alias>_sd.
+    position (in the order of window and canonical key bytes), key_0.., p0, p0_sd, .. (p a list, if
+    the process is a histogram), q0, q0_sd, .. (lists); it gives window_start, window_end, trigger
+    to final, then the SELECT list, each aggregate followed by its <alias>_sd, and a histogram by
+    <alias>_edges.
     """
 
     source: SourceDef
@@ -179,6 +206,7 @@ class Query:
     closing: bool  # what units have left at a window's end selects further keys
     public_keys: tuple[bytes, ...] | None  # canonical bytes, sorted; None: selected privately
     processes: tuple[Process, ...]
+    quantiles: tuple[Quantiles, ...]
     outputs: tuple[Output, ...]
     event_column: str | None  # the source's column that the timestamp is, if it is one
     account: Account | None = None  # where it enters what it spends; shapes neither data nor noise

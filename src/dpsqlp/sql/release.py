@@ -114,12 +114,11 @@ def release_sql(text: Text, select: exp.Select, outputs: tuple[Output, ...], pos
 
 
 def _selected(outputs: tuple[Output, ...]) -> list[str]:
-    columns = []
-    for output in outputs:
-        columns.append(f"{output.sql} AS {quote_identifier(output.name)}")
-        if output.sd_sql is not None:
-            columns.append(f"{output.sd_sql} AS {quote_identifier(output.name + '_sd')}")
-    return columns
+    return [
+        f"{column} AS {quote_identifier(name)}"
+        for output in outputs
+        for name, column in output.columns.items()
+    ]
 
 
 def _rank(text: Text, select: exp.Select, outputs: tuple[Output, ...], post: Post) -> str:

@@ -100,7 +100,7 @@ def compile_query(
     unit_kinds, key_kinds = _kinds(text, schema, types, options, groups)
     names = tuple(key_name(outputs, n) for n in range(len(groups.keys)))
     key_types = tuple(types[units : units + len(names)])
-    _check_release(text, select, released, key_types, len(aggregates.processes), expressions)
+    _check_release(text, select, released, key_types, aggregates, expressions)
     used = tuple(tables[name] for name in sorted(tables) if _uses(select, options, name))
     public_keys = _public_keys(text, options, tables, names, key_types, binder)
     return Query(
@@ -129,6 +129,7 @@ def compile_query(
         closing=_closing(text, options, public_keys, groups.window, period),
         public_keys=public_keys,
         processes=tuple(aggregates.processes),
+        quantiles=tuple(aggregates.quantiles),
         outputs=outputs,
         event_column=_event_column(select, source, timestamp),
     )
@@ -335,7 +336,7 @@ def _check_release(
     select: exp.Select,
     released: str,
     key_types: tuple[str, ...],
-    processes: int,
+    aggregates: Aggregates,
     expressions: Expressions,
 ) -> None:
     """Bind the release query against an empty table."""
@@ -345,7 +346,11 @@ def _check_release(
         "trigger BIGINT, released_at TIMESTAMP, window_trigger BIGINT, final BOOLEAN",
         "position BIGINT",
         *(f"key_{n} {kind}" for n, kind in enumerate(key_types)),
-        *(f"p{n} DOUBLE, p{n}_sd DOUBLE" for n in range(processes)),
+        *(
+            f"p{n} DOUBLE{'[]' if process.kind == 'histogram' else ''}, p{n}_sd DOUBLE"
+            for n, process in enumerate(aggregates.processes)
+        ),
+        *(f"q{n} DOUBLE[], q{n}_sd DOUBLE[]" for n in range(len(aggregates.quantiles))),
     ]
     connection = expressions.binder.connection
     connection.execute(f"CREATE OR REPLACE TEMP TABLE released ({', '.join(columns)})")

@@ -4,7 +4,8 @@ Privacy contract: whether a record is dropped depends only on that record, the p
 clock: a null unit, a window or period that is not open at this trigger, a key that is not public,
 and with a closing a period that is not the window.
 Values are clamped and truncated towards zero in quanta, so that no record adds more than its bound.
-Nothing here reads state (docs/proof.md, Lemma 4).
+In a histogram a value is in one bin, a null in none. Nothing here reads state (docs/proof.md, Lemma
+4).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Records:
     window: NDArray[np.int64]
     step: NDArray[np.int64]  # the trigger's step within the record's window
     timestamp: NDArray[np.int64]
-    values: NDArray[np.int64]  # (records, processes), in quanta; ABSENT where null
+    # (records, processes): in quanta, or the number of a bin; ABSENT where null
+    values: NDArray[np.int64]
     period: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -208,7 +210,7 @@ def _is_open(grid: Schedule, items: NDArray[np.int64], trigger: int) -> NDArray[
 
 
 def _quantise(plan: Plan, batch: MicroBatch, rows: int) -> NDArray[np.int64]:
-    """The contribution of each record to each process, in quanta."""
+    """The contribution of each record to each process, as `Records.values` has it."""
     values = np.empty((rows, len(plan.calibration.processes)), np.int64)
     for position, calibrated in enumerate(plan.calibration.processes):
         process = calibrated.process
@@ -220,6 +222,8 @@ def _quantise(plan: Plan, batch: MicroBatch, rows: int) -> NDArray[np.int64]:
         absent = np.isnan(numbers)
         if process.kind == "count":
             values[:, position] = 1
+        elif process.kind == "histogram":  # the number of its bin
+            values[:, position] = np.searchsorted(process.edges[1:-1], numbers, side="right")
         else:
             clamped = np.clip(numbers, process.lower, process.upper) - process.center
             if process.kind == "squares":

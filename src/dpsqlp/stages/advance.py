@@ -39,7 +39,7 @@ class ShardRelease:
     """The releases of one window and shard at one trigger."""
 
     key_text: Encoded
-    values: NDArray[np.int64]  # (keys, processes), in quanta
+    values: NDArray[np.int64]  # (keys, totals), in quanta
     changed: NDArray[np.int64]  # the table's rows that changed
     selected: Array128  # the ids of the keys selected now
 
@@ -168,21 +168,22 @@ def _perturb(
     start = released.at[slots]  # 0 for new keys, and for all keys after a restart
     assert (start < step).all(), "a key has one value of noise for each trigger"
     stop = np.full(len(rows), step, np.int64)
-    values = np.empty((len(rows), len(numbers.calibration.processes)), np.int64)
+    values = np.empty((len(rows), plan.width), np.int64)
     new = np.arange(released.seeded, released.size)
     ids = table.ids(released.rows[new])
-    for position, calibrated in enumerate(numbers.calibration.processes):
+    for calibrated, span in zip(numbers.calibration.processes, plan.spans, strict=True):
         from_selection = calibrated.purpose == SELECTION
         noise = noises[calibrated.purpose]
-        seeds = noise.seeds(ids, window, np.full(len(new), int(from_selection)))
-        released.seeds[position][new] = seeds
-        seeds = released.seeds[position][slots]
-        state = released.states[position][slots]
-        xi = path_ends(numbers.mechanism, noise, seeds, start, stop, state)
-        released.states[position][slots] = state
-        noised = np.rint(xi * (calibrated.sigma / calibrated.quantum)).astype(np.int64)
-        totals = table.rows["count"][rows] if from_selection else table.totals[rows, position]
-        values[:, position] = totals + noised  # modulo 2^64
+        for number, at in enumerate(span):  # of the selection: round 1; else the total's number
+            seeds = noise.seeds(ids, window, np.full(len(new), int(from_selection) + number))
+            released.seeds[at][new] = seeds
+            seeds = released.seeds[at][slots]
+            state = released.states[at][slots]
+            xi = path_ends(numbers.mechanism, noise, seeds, start, stop, state)
+            released.states[at][slots] = state
+            noised = np.rint(xi * (calibrated.sigma / calibrated.quantum)).astype(np.int64)
+            totals = table.rows["count"][rows] if from_selection else table.totals[rows, at]
+            values[:, at] = totals + noised  # modulo 2^64
     released.at[slots] = step
     released.seeded = released.size
     return values

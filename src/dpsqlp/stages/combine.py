@@ -32,7 +32,7 @@ class Groups:
     window: NDArray[np.int64]
     last_vote_step: NDArray[np.int64]
     votes: NDArray[np.int64]
-    values: NDArray[np.int64]  # (groups, processes)
+    values: NDArray[np.int64]  # (groups, totals), see `Plan.spans`
 
     def __len__(self) -> int:
         return len(self.window)
@@ -40,8 +40,8 @@ class Groups:
 
 def combine(plan: Plan, records: Records, bounded: Bounded) -> Groups:
     """Group the kept records."""
-    kinds = [calibrated.process.kind for calibrated in plan.calibration.processes]
-    groups, slots = _allocate(len(bounded.kept), records.key_text, len(kinds))
+    processes = [calibrated.process for calibrated in plan.calibration.processes]
+    groups, slots = _allocate(len(bounded.kept), records.key_text, plan.width)
     size = _group_records(
         slots,
         (
@@ -56,7 +56,10 @@ def combine(plan: Plan, records: Records, bounded: Bounded) -> Groups:
         bounded.votes,
         bounded.last_vote_step,
         bounded.distinct,
-        np.array([kind == "distinct" for kind in kinds], bool),
+        np.array([process.kind == "distinct" for process in processes], bool),
+        np.array([span.start for span in plan.spans], np.int64),
+        np.array([process.bins for process in processes], np.int64),
+        np.array([process.coarse for process in processes], np.int64),
         records.key,
         records.text,
         records.window,
@@ -90,7 +93,7 @@ def merge(parts: Sequence[Groups], window: int, shard: int, shards: int) -> Grou
     return _truncate(groups, size)
 
 
-def _allocate(size: int, texts: Encoded, processes: int) -> tuple[Groups, NDArray[np.int32]]:
+def _allocate(size: int, texts: Encoded, totals: int) -> tuple[Groups, NDArray[np.int32]]:
     """Arrays for `size` groups, and an empty hash index."""
     groups = Groups(
         key=np.empty((size, 2), np.uint64),
@@ -99,7 +102,7 @@ def _allocate(size: int, texts: Encoded, processes: int) -> tuple[Groups, NDArra
         window=np.empty(size, np.int64),
         last_vote_step=np.empty(size, np.int64),
         votes=np.empty(size, np.int64),
-        values=np.empty((size, processes), np.int64),
+        values=np.empty((size, totals), np.int64),
     )
     return groups, np.full(max(16, 1 << (2 * size - 1).bit_length()), -1, np.int32)
 
@@ -150,7 +153,20 @@ def _find_or_add(slots, groups, size, key, text, window, last_vote_step):  # typ
 
 @kernel
 def _group_records(  # type: ignore[no-untyped-def]
-    slots, groups, kept, votes, last_vote_step, distinct, is_distinct, key, text, window, values
+    slots,
+    groups,
+    kept,
+    votes,
+    last_vote_step,
+    distinct,
+    is_distinct,
+    first,
+    bins,
+    coarse,
+    key,
+    text,
+    window,
+    values,
 ):
     """Add every kept record to its group; returns the number of groups."""
     size = 0
@@ -165,10 +181,17 @@ def _group_records(  # type: ignore[no-untyped-def]
         size = max(size, g + 1)
         groups[4][g] += votes[k]
         for p in range(len(is_distinct)):
+            value = values[record, p]
             if is_distinct[p]:
-                groups[5][g, p] += distinct[k]
-            elif values[record, p] != ABSENT:
-                groups[5][g, p] += values[record, p]
+                groups[5][g, first[p]] += distinct[k]
+            elif value == ABSENT:
+                continue
+            elif bins[p] == 0:
+                groups[5][g, first[p]] += value
+            else:
+                groups[5][g, first[p] + value] += 1
+                if coarse[p] > 0:
+                    groups[5][g, first[p] + bins[p] + value // coarse[p]] += 1
     return size
 
 

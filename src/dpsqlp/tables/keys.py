@@ -1,14 +1,12 @@
 """Key state of one window and shard.
 
-Each key has a row of 48 bytes, its running totals (8 bytes per process), and its text in an
+Each key has a row of 48 bytes, its running totals (8 bytes each), and its text in an
 append-only heap. Released keys also have the state from which their noise paths continue. Keys that
 are due remember when they would be due with a few units more. Rows are found by id, or by the step
 at which they are due; never by a scan.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +36,10 @@ class KeyTable(Table):
 
     __slots__ = ("_due", "_heap", "_texts", "passages", "released", "totals")
 
-    def __init__(self, processes: int, state_sizes: Sequence[int]) -> None:
+    def __init__(self, totals: int, state_size: int) -> None:
         super().__init__(KEY_ROW)
-        self.totals = np.zeros((16, processes), np.int64)
-        self.released = ReleasedKeys(state_sizes)
+        self.totals = np.zeros((16, totals), np.int64)
+        self.released = ReleasedKeys(totals, state_size)
         self.passages = Passages()
         self._heap = np.zeros(64, np.uint8)
         self._texts = np.zeros(17, np.int64)  # row r's text is heap[texts[r] : texts[r + 1]]
@@ -146,12 +144,12 @@ class ReleasedKeys:
 
     __slots__ = ("at", "by_text", "rows", "seeded", "seeds", "size", "states")
 
-    def __init__(self, state_sizes: Sequence[int]) -> None:
+    def __init__(self, totals: int, state_size: int) -> None:
         self.size = 0
         self.rows = np.zeros(0, np.int64)
         self.at = np.zeros(0, np.int64)  # the step up to which the paths have been evaluated
-        self.states = [np.zeros((0, size), np.float64) for size in state_sizes]
-        self.seeds = [np.zeros((0, 2), np.uint64) for _ in state_sizes]  # of the noise paths
+        self.states = [np.zeros((0, state_size), np.float64) for _ in range(totals)]
+        self.seeds = [np.zeros((0, 2), np.uint64) for _ in range(totals)]  # of the noise paths
         self.seeded = 0  # keys whose seeds are known
         self.by_text = np.zeros(0, np.int64)  # the keys so far, in ascending order of their texts
 

@@ -17,8 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpsqlp.plan import Plan
-from dpsqlp.sql import connect, standard_deviations
+from dpsqlp.sql import connect
 from dpsqlp.sql.query import Query
+from dpsqlp.sql.released import NoisyColumns
 from dpsqlp.tuning.sample import Sample
 from dpsqlp.tuning.simulate import Outcome, Shown
 
@@ -87,7 +88,13 @@ class Formulas:
     """A query's aggregates, from totals in quanta: as the release query computes them."""
 
     def __init__(self, query: Query) -> None:
-        self.outputs = [output for output in query.outputs if output.kind == "aggregate"]
+        self._query = query
+        self.outputs = [
+            element
+            for output in query.outputs
+            if output.kind == "aggregate"
+            for element in output.elements
+        ]
         self._database = connect(config={"threads": 1})
 
     def __enter__(self) -> Formulas:
@@ -118,11 +125,9 @@ class Formulas:
         """Each aggregate, or its standard deviation, at a step of the window."""
         if not self.outputs:
             return []
-        spread = standard_deviations(plan)[:, step - 1]
-        columns: dict[str, Floats] = {}
-        for number, calibrated in enumerate(plan.calibration.processes):
-            columns[f"p{number}"] = totals[:, number].astype(np.float64) * calibrated.quantum
-            columns[f"p{number}_sd"] = np.full(len(totals), spread[number])
+        columns = NoisyColumns(self._query, plan).of(
+            totals, np.full(len(totals), step), np.full(len(totals), plan.triggers)
+        )
         chosen = [output.sd_sql if deviations else output.sql for output in self.outputs]
         parts = ", ".join(
             f"coalesce(CAST({sql} AS DOUBLE), 0) AS c{n}" for n, sql in enumerate(chosen)

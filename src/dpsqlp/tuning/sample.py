@@ -157,15 +157,22 @@ class Sample:
     def _totals(self, plan: Plan, step: int) -> Ints:
         rows = np.flatnonzero(self.records.step <= step)
         values, group = self._values(plan)[rows], self.group[rows]
-        totals = np.zeros((len(self._codes), values.shape[1]), np.int64)
-        for position, calibrated in enumerate(plan.calibration.processes):
-            if calibrated.process.kind == "distinct":
+        totals = np.zeros((len(self._codes), plan.width), np.int64)
+        for position, span in enumerate(plan.spans):
+            process = plan.calibration.processes[position].process
+            known = values[:, position] != ABSENT
+            inside, added = group[known], values[known, position]
+            if process.kind == "distinct":
                 unit = [group, self.unit[rows], self.records.period[rows]]
                 once = np.unique(np.stack(unit, axis=1), axis=0)[:, 0]
-                totals[:, position] = np.bincount(once, minlength=len(totals))
+                totals[:, span.start] = np.bincount(once, minlength=len(totals))
+            elif process.kind == "histogram":
+                np.add.at(totals, (inside, span.start + added), 1)
+                if process.coarse:
+                    around = span.start + process.bins + added // process.coarse
+                    np.add.at(totals, (inside, around), 1)
             else:
-                added = np.where(values[:, position] == ABSENT, 0, values[:, position])
-                np.add.at(totals[:, position], group, added)
+                np.add.at(totals[:, span.start], inside, added)
         return totals
 
 

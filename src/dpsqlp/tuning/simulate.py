@@ -28,8 +28,8 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is released at one step of every window of the sample. Numbers are (groups, processes),
-    in quanta.
+    """What is released at one step of every window of the sample. Numbers are (groups, totals), in
+    quanta.
     """
 
     step: int
@@ -89,9 +89,9 @@ def _shown(
     rows = table.released.rows[table.released.in_order()]  # as they were released
     assert len(rows) == len(release.key_text)
     kept = table.totals[rows]
-    for position, calibrated in enumerate(plan.calibration.processes):
+    for span, calibrated in zip(plan.spans, plan.calibration.processes, strict=True):
         if calibrated.purpose == SELECTION:
-            kept[:, position] = table.rows["count"][rows]
+            kept[:, span.start] = table.rows["count"][rows]
     return Shown(
         step,
         sample.find_groups(window, table.ids(rows)),
@@ -106,7 +106,7 @@ def _shown(
 def _together(plan: Plan, step: int, parts: list[Shown]) -> Shown:
     """The releases of all windows."""
     nobody = np.empty(0, np.int64)
-    none = np.empty((0, len(plan.calibration.processes)), np.int64)
+    none = np.empty((0, plan.width), np.int64)
     parts = [Shown(step, nobody, nobody, Encoded.from_list(()), none, none, none), *parts]
     return Shown(
         step,

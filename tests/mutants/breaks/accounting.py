@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.breaks.base import Break
 
 CALIBRATE = "accounting/test_calibrate.py::"
+ALL_BINS = "test_histograms.py::test_all_bins_together_cost_what_a_count_costs"
 GDP = "accounting/test_gdp.py::"
 THRESHOLDS = (
     "accounting/test_thresholds.py::test_thresholds_are_the_smallest_that_keep_the_union_bound"
@@ -380,5 +381,29 @@ BREAKS = [
         'if closing and not (private_keys and release == "every_trigger"):',
         "if closing and not private_keys:",
         CLOSING + "test_a_closing_without_keys_to_select_is_refused",
+    ),
+    Break(
+        "a bin is charged for one of n",
+        "lemma 34: all records of a unit may be in one bin",
+        "accounting/privacy_loss.py",
+        "        return caps.squared_norm\n",
+        "        return math.ceil(caps.squared_norm / max(1, process.bins))\n",
+        ALL_BINS,
+    ),
+    Break(
+        "coarse bins are free",
+        "lemma 34: a record adds to its bin and to the coarse bin around it",
+        "accounting/model.py",
+        "return math.sqrt(self.depth)",
+        "return 1.0",
+        ALL_BINS,
+    ),
+    Break(
+        "float error of coarse bins not charged",
+        "lemma 19: a record touches two totals",
+        "accounting/privacy_loss.py",
+        "caps.records * calibrated.process.depth",
+        "caps.records",
+        "test_histograms.py::test_float_error_is_charged_for_the_totals_that_a_unit_touches",
     ),
 ]

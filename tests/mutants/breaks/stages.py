@@ -15,6 +15,7 @@ SHARES = INVARIANTS + "test_what_is_left_is_shared_over_the_open_keys"
 LEFT = INVARIANTS + "test_kept_records_are_spent"
 VOTES = INVARIANTS + "test_votes_are_spent_whether_they_selected_a_key_or_not"
 OWN_NOISE = INVARIANTS + "test_a_closing_has_noise_of_its_own[1]"
+BINS = "test_histograms.py::"
 GRID = INVARIANTS + "test_noise_is_indexed_by_the_grid"
 TWIN = "reference/test_core_equals_twin.py::"
 CALENDAR = TWIN + "test_windows_of_a_calendar_equal_the_twins[tree-every_trigger]"
@@ -849,5 +850,48 @@ BREAKS = [
         "clamped = clamped * clamped - process.half_square",
         "clamped = clamped * clamped",
         INVARIANTS + "test_null_is_absent_from_a_centred_sum[squares]",
+    ),
+    Break(
+        "bins share their noise",
+        "lemma 21: each total of a histogram has draws of its own",
+        "stages/advance.py",
+        "int(from_selection) + number)",
+        "int(from_selection))",
+        BINS + "test_every_bin_has_noise_of_its_own[0]",
+    ),
+    Break(
+        "noise of bins x 0.9",
+        "lemma 10: Var xi(i) = sigma^2 b^2(i), for each total of a histogram",
+        "stages/advance.py",
+        "np.rint(xi * (calibrated.sigma / calibrated.quantum))",
+        "np.rint(xi * (calibrated.sigma / calibrated.quantum) * (0.9 if len(span) > 1 else 1))",
+        BINS + "test_noise_of_all_bins_is_independent_and_has_the_right_size",
+    ),
+    Break(
+        "a record is counted in two bins",
+        "lemma 34: a record adds 1 to one bin",
+        "stages/combine.py",
+        "                groups[5][g, first[p] + value] += 1\n",
+        "                groups[5][g, first[p] + value] += 1\n"
+        "                groups[5][g, first[p] + max(value - 1, 0)] += 1\n",
+        BINS + "test_a_value_is_in_one_bin",
+    ),
+    Break(
+        "null is in a bin",
+        "lemma 4: a null adds nothing",
+        "stages/admit.py",
+        "        values[absent, position] = ABSENT\n",
+        '        if process.kind != "histogram":\n            values[absent, position] = ABSENT\n',
+        BINS + "test_null_is_in_no_bin",
+    ),
+    Break(
+        "an outlier is in no bin",
+        "lemma 4: values outside the edges are in the bins at the ends",
+        "stages/admit.py",
+        "        values[absent, position] = ABSENT\n",
+        '        if process.kind == "histogram":\n'
+        "            absent |= (numbers < process.edges[0]) | (numbers > process.edges[-1])\n"
+        "        values[absent, position] = ABSENT\n",
+        BINS + "test_outliers_are_in_the_bins_at_the_ends",
     ),
 ]

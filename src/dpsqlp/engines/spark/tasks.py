@@ -127,7 +127,7 @@ class AdvanceTask(Task):
                 parts.append(arrays)
             else:  # a message of the stage before
                 yield _payload(shard, header)
-        groups = _groups(parts, len(plan.calibration.processes))
+        groups = _groups(parts, plan.width)
         for window in plan.windows.open(self.trigger):
             name = shard_name("keys", (window, shard))
             table = worker.take(name)
@@ -342,10 +342,10 @@ def _groups_arrays(groups: Groups, rows: NDArray[np.int64]) -> list[NDArray[Any]
     ]
 
 
-def _groups(parts: list[list[NDArray[Any]]], processes: int) -> Groups:
+def _groups(parts: list[list[NDArray[Any]]], totals: int) -> Groups:
     """The groups of all parts, in an order that does not come from Spark."""
     none = [np.empty((0, 2), np.uint64), *[np.empty(0, np.int64)] * 3]
-    none += [np.empty((0, processes), np.int64), np.empty(0, np.uint8), np.zeros(1, np.int64)]
+    none += [np.empty((0, totals), np.int64), np.empty(0, np.uint8), np.zeros(1, np.int64)]
     columns = list(zip(none, *parts, strict=True))
     key, window, last_vote_step, votes, values = (np.concatenate(column) for column in columns[:5])
     texts = [Encoded(data, offsets) for data, offsets in zip(*columns[5:], strict=True)]

@@ -1,0 +1,9 @@
+CREATE SOURCE page_views (url TEXT, user_id TEXT, country TEXT, ts TIMESTAMP, dwell DOUBLE, tags TEXT[])
+  WITH (connector = 'files', path = 'events/*.parquet');
+
+CREATE SINK popular AS
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8)
+  url, HISTOGRAM(LENGTH(country), edges => [-1, 2.5, 1e3]) FILTER (WHERE dwell > 1) AS h
+FROM page_views
+GROUP BY url, TUMBLE(ts, INTERVAL 1 DAY)
+EMIT EVERY INTERVAL 1 HOUR;
