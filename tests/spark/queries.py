@@ -133,6 +133,7 @@ CASES = {
         f" {bounded('VARIANCE', 'v')}"
     ),
     "moments": Case(select=f"k, {bounded('VARIANCE', 'v')}, {bounded('STDDEV', 'sd')}"),
+    "bins": Case(select=f"k, {bounded('HISTOGRAM', 'bins')}, {bounded('MEDIAN', 'middle')}"),
     "keys only": Case(select="k, flag", group="k, flag, TUMBLE(ts, INTERVAL 30 MINUTES)"),
     "hop": Case(group="k, HOP(ts, INTERVAL 15 MINUTES, INTERVAL 30 MINUTES)"),
     "calendar": Case(  # triggers at local midnights
