@@ -302,6 +302,8 @@ def run_twin(stream: Stream, seen: Counter[str] | None = None) -> list[Any]:
     twin = Twin(*names) if seen is None else Watched(*names, seen)
     released = []
     for trigger, rows in enumerate(stream.batches, stream.first):
-        run = [(row.window, row.index, row.key, row.values) for row in twin.run(list(rows), trigger)]
+        run = [
+            (row.window, row.index, row.key, row.values) for row in twin.run(list(rows), trigger)
+        ]
         released.append([list(told.numbers) for told in twin.diagnostics(trigger)] + run)
     return released

@@ -62,9 +62,7 @@ def check_selection_share(selection_share: float) -> None:
 def check_diagnostics_share(diagnostics_share: float) -> None:
     """Refuse a share that leaves nothing to what is released."""
     if not (_is_number(diagnostics_share) and 0 <= diagnostics_share < 1):
-        _refuse(
-            "diagnostics_share must be at least 0 and below 1", diagnostics_share, "Try 0.01."
-        )
+        _refuse("diagnostics_share must be at least 0 and below 1", diagnostics_share, "Try 0.01.")
 
 
 def check_minimum(minimum: int) -> None:

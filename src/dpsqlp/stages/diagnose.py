@@ -73,9 +73,9 @@ def _noise(
     assert (start < stop).all(), "a number has one value of noise for each trigger"
     noised = np.empty(len(DIAGNOSTICS), np.int64)
     for number, (name, sigma) in enumerate(zip(DIAGNOSTICS, diagnostics.sigmas, strict=True)):
-        seeds = noises[name].seeds(_KEY, window, _ROUND)
-        path = tally.paths[number]
-        [xi] = path_ends(mechanism, noises[name], seeds, start, stop, path)
+        noise, path = noises[name], tally.paths[number]
+        seeds = noise.seeds(_KEY, window, _ROUND)
+        [xi] = path_ends(mechanism, noise, seeds, start, stop, path)
         noised[number] = np.rint(xi * sigma)
     tally.at = step
     return noised

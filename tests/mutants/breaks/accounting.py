@@ -37,8 +37,8 @@ BREAKS = [
         "selection sigma x 0.9",
         "lemma 11: nu^2 = Cs s^2 / sigma_k^2 + ...",
         "accounting/calibrate.py",
-        "sigma = mechanism.sensitivity * math.sqrt(caps.selections / share) / nu",
-        "sigma = 0.9 * mechanism.sensitivity * math.sqrt(caps.selections / share) / nu",
+        "sigma = mechanism.sensitivity * math.sqrt(caps.selections / share) / remaining_nu",
+        "sigma = 0.9 * mechanism.sensitivity * math.sqrt(caps.selections / share) / remaining_nu",
         SHARES,
     ),
     Break(
