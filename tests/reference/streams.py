@@ -103,9 +103,9 @@ def plans(draw: st.DrawFn, kind: str | None = None, release: str | None = None) 
         assert selection is not None
         calibration = replace(calibration, closing=draw(closings(caps, selection.minimum)))
     if draw(st.booleans()):
-        most = [draw(st.sampled_from([1, 2, 3, 255])) for _ in range(2)]
-        sigmas = [draw(st.sampled_from([1e-9, 0.7, 40.0])) for _ in DIAGNOSTICS]
-        calibration = replace(calibration, diagnostics=Diagnostics(0.1, *most, tuple(sigmas)))
+        kept, dropped = (draw(st.sampled_from([1, 2, 3, 255])) for _ in range(2))
+        sigmas = tuple(draw(st.sampled_from([1e-9, 0.7, 40.0])) for _ in DIAGNOSTICS)
+        calibration = replace(calibration, diagnostics=Diagnostics(0.1, kept, dropped, sigmas))
     return Plan(
         query="random",
         unit_kinds=("integer",),
