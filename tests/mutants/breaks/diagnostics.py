@@ -153,8 +153,8 @@ BREAKS = [
         "dropped rows forgotten in a snapshot",
         "lemma 34: D counts over the life of a unit's state",
         "stages/bound.py",
-        "dropped = table.dropped[: table.size]",
-        "dropped = table.dropped[:0]",
+        "dropped = table.dropped[: table.size].copy()",
+        "dropped = table.dropped[:0].copy()",
         RESTARTED + "[2]",
     ),
     Break(
