@@ -308,14 +308,16 @@ def test_the_second_table_is_beside_the_first(connector: str, tmp_path: Path) ->
             stream.feed({"url": ["a"] * 3, "person": [1, 2, 3]})
             released.append(stream.trigger().diagnostics)
     dpsqlp.open(path).close()  # the last release is given to the sink again
-    expected = pa.concat_tables(released).drop(["window_start", "window_end"]).to_pylist()
+    expected = (
+        pa.concat_tables(released).drop(["window_start", "window_end", "released_at"]).to_pylist()
+    )
     where = f"'{tmp_path}/out_diagnostics/*.{connector}'"
     attached = tmp_path / "out" if connector == "duckdb" else ":memory:"
     with duckdb.connect(str(attached)) as database:
         source = "views_diagnostics" if connector == "duckdb" else where
         found = database.sql(f"FROM {source} ORDER BY trigger").to_arrow_table()
-    assert found.drop(["window_start", "window_end"]).to_pylist() == expected
-    assert found.column_names[4:6] == ["units_seen", "units_seen_sd"]
+    assert found.drop(["window_start", "window_end", "released_at"]).to_pylist() == expected
+    assert found.column_names[6:8] == ["units_seen", "units_seen_sd"]
 
 
 def test_a_sink_with_one_table_is_refused() -> None:

@@ -13,8 +13,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from dpsqlp.core import Core, Each, TriggerRelease
 from dpsqlp.engines.account import open_account
 from dpsqlp.engines.clock import Clock, SystemClock, TriggerGrid
