@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpsqlp
-from dpsqlp.accounting.calibrate import calibrate
+from dpsqlp.accounting.calibrate import calibrate, calibrate_shorter
 from dpsqlp.accounting.model import (
     DIAGNOSTICS,
     ContributionBounds,
@@ -30,7 +30,7 @@ from dpsqlp.engines import micro_batch as module
 from dpsqlp.engines.micro_batch import admit_batches
 from dpsqlp.errors import PlanError, SinkError
 from dpsqlp.mechanisms import Tree, fit_blt
-from dpsqlp.plan import Plan, WindowSchedule
+from dpsqlp.plan import Plan
 from dpsqlp.sinks.base import Sink
 from dpsqlp.stages.diagnose import diagnose
 from dpsqlp.state import shards as shards_module
@@ -194,6 +194,28 @@ def test_diagnostics_and_all_else_cost_nu_squared(closing: bool) -> None:
                     assert made.closing.budget <= (1 - share) * made.nu**2
 
 
+def test_a_number_costs_the_same_in_shorter_windows() -> None:
+    """Windows of a calendar have scales in proportion to their sensitivity."""
+    longest, shorter = fit_blt(31), fit_blt(28)
+    made = calibrate(
+        epsilon=2,
+        delta=1e-8,
+        caps=ContributionBounds(9, 3, 2),
+        mechanism=longest,
+        processes=[Process("n", "count")],
+        release="every_trigger",
+        diagnostics_share=0.1,
+        shorter=[shorter],
+    )
+    other = calibrate_shorter(made, longest, shorter, "even")
+    assert made.diagnostics is not None
+    assert other.diagnostics is not None
+    costs = [longest.sensitivity / sigma for sigma in made.diagnostics.sigmas]
+    assert [shorter.sensitivity / sigma for sigma in other.diagnostics.sigmas] == pytest.approx(
+        costs, rel=1e-12
+    )
+
+
 def test_without_diagnostics_nothing_changes() -> None:
     """At a share of 0 every sigma is what it was, and there is no second table."""
     plan = make_plan(2)
@@ -241,7 +263,7 @@ def test_the_noise_has_its_deviation_and_is_shared_by_no_two_numbers() -> None:
     """
     sigmas = (30.0, 50.0, 70.0, 90.0)
     plan = make_plan(3, stride=1, diagnostics=Diagnostics(0.1, 4, 4, sigmas))
-    plan = replace(plan, mechanism=fit_blt(3), windows=WindowSchedule(3, 1))
+    plan = replace(plan, mechanism=fit_blt(3))
     core, state = Core(plan, SECRET), State()
     counted = np.zeros((3, 4), np.int64)
     steps: list[list[Any]] = [[], [], []]

@@ -210,6 +210,8 @@ def calibrate_shorter(
 def _scaled(sigma: float, longest: Mechanism, mechanism: Mechanism) -> float:
     """The sigma that costs as much under another sensitivity."""
     return sigma * (mechanism.sensitivity / longest.sensitivity)
+
+
 def _diagnostics(
     share: float,
     nu: float,
