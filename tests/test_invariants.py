@@ -15,6 +15,7 @@ import pytest
 
 from dpsqlp.accounting.model import (
     CLOSING,
+    DIAGNOSTICS,
     SELECTION,
     CalibratedProcess,
     Closing,
@@ -676,7 +677,7 @@ def test_a_retry_has_the_same_noise() -> None:
     assert values(plan) == values(plan)
 
 
-@pytest.mark.parametrize("purpose", ["process/0", CLOSING])
+@pytest.mark.parametrize("purpose", ["process/0", CLOSING, *DIAGNOSTICS])
 def test_two_processes_may_not_name_one_purpose(purpose: str) -> None:
     """A plan in which a column would have the noise of another, or the closing's, is refused."""
     with pytest.raises(PlanError, match="share their noise"):

@@ -193,7 +193,12 @@ class Stream:
                 f"No trigger is due. The next one is at {self.next_trigger_at:%Y-%m-%d %H:%M:%S}"
                 " UTC (next_trigger_at): call trigger() then. Fed records wait for it."
             )
-        return Release(pa.concat_tables([release.table for release in ran]), ran[-1].trigger)
+        told = [release.diagnostics for release in ran if release.diagnostics is not None]
+        return Release(
+            pa.concat_tables([release.table for release in ran]),
+            ran[-1].trigger,
+            pa.concat_tables(told) if told else None,
+        )
 
     def run(self, frames: Iterable[Any] | None = None) -> list[Release]:
         """On event time, feed all frames and replay to the end; else trigger after each frame."""
@@ -214,10 +219,11 @@ class Stream:
 
     def releases(self) -> list[Release]:
         """All releases of this session; after a restart, also the last release before it."""
-        return [Release(table, trigger) for trigger, table in self._session.tables.items()]
+        return self._session.releases()
 
     def history(self) -> History:
         """All releases that Python has published of this state, as one table."""
+        assert self._session.archive is not None
         return read(self._session.archive)
 
     def explain(self) -> str:
@@ -291,19 +297,28 @@ class Stream:
 class _Session(Sink):
     """A sink that passes releases on, and keeps them: the session's in memory, all in a folder."""
 
-    def __init__(self, target: Sink | None, archive: Path) -> None:
+    def __init__(self, target: Sink | None, archive: Path | None) -> None:
         self.archive = archive
-        self.tables: dict[int, pa.Table] = {}
-        kept = FileSink(archive, "parquet")
-        self._sinks = [kept] if target is None else [target, kept]
+        self._target = target
+        self._sinks: list[Sink] = [] if target is None else [target]
+        if archive is not None:
+            self._sinks.append(FileSink(archive, "parquet"))
+        self._tables: dict[int, pa.Table] = {}
+        self._second: _Session | None = None
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
         for sink in self._sinks:
             sink.open(pipeline, keys)
 
+    def diagnostics(self) -> _Session:
+        """The second table: in memory and in the script's sink."""
+        target = self._target
+        self._second = _Session(None if target is None else target.diagnostics(), None)
+        return self._second
+
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Keep a release, and pass it on."""
-        known = self.tables.setdefault(trigger, release)
+        known = self._tables.setdefault(trigger, release)
         if release_digest(known) != release_digest(release):
             raise other_release(trigger, "this session")
         for sink in self._sinks:
@@ -315,7 +330,15 @@ class _Session(Sink):
 
     def last(self, progress: Progress) -> Release:
         """The release of a trigger that ran."""
-        return Release(self.tables[progress.trigger], progress.trigger)
+        return self._release(progress.trigger)
+
+    def releases(self) -> list[Release]:
+        """All releases that were kept."""
+        return [self._release(trigger) for trigger in self._tables]
+
+    def _release(self, trigger: int) -> Release:
+        second = None if self._second is None else self._second._tables.get(trigger)
+        return Release(self._tables[trigger], trigger, second)
 
 
 def read_script(sql: str | os.PathLike[str]) -> tuple[str, Path | None]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsqlp.accounting.model import CLOSING, SELECTION
+from dpsqlp.accounting.model import CLOSING, DIAGNOSTICS, SELECTION
 from dpsqlp.entropy.canonical import Encoded
 from dpsqlp.entropy.identify import Identifier
 from dpsqlp.entropy.noise import Noise
@@ -27,6 +27,7 @@ from dpsqlp.stages.advance import ShardRelease, add_public_keys, advance, releas
 from dpsqlp.stages.bound import Bounded, bound, find_already_selected
 from dpsqlp.stages.closing import Weights, close, lay
 from dpsqlp.stages.combine import Groups, combine, merge
+from dpsqlp.stages.diagnose import Tally, diagnose
 from dpsqlp.stages.route import key_shards, route
 from dpsqlp.tables.keys import KeyTable
 from dpsqlp.tables.table import Table
@@ -42,6 +43,7 @@ class TriggerRelease:
     step: NDArray[np.int64]  # of the trigger within the window, 1..T
     key_text: Encoded  # canonical bytes
     values: NDArray[np.int64]  # (rows, totals), in quanta; see `Plan.spans`
+    diagnostics: NDArray[np.int64] | None = None  # (open windows, DIAGNOSTICS)
 
     def __len__(self) -> int:
         return len(self.window)
@@ -61,6 +63,8 @@ class TriggerResult:
     groups: dict[ShardId, Groups]  # the bounded input
     units: dict[ShardId, Bounded]
     keys: dict[ShardId, ShardRelease]
+    counted: NDArray[np.int64]  # (open windows, DIAGNOSTICS): what diagnostics have counted
+    diagnostics: NDArray[np.int64] | None
 
     @property
     def releases(self) -> TriggerRelease:
@@ -71,7 +75,7 @@ class TriggerResult:
         texts = Encoded.concatenate([part.key_text for part in parts])
         none = np.empty((0, self.plan.width), np.int64)
         values = np.concatenate([none, *(part.values for part in parts)])
-        return collect(self.plan, self.trigger, window, texts, values)
+        return collect(self.plan, self.trigger, window, texts, values, self.diagnostics)
 
 
 @dataclass(slots=True)
@@ -83,6 +87,7 @@ class State:
     units: dict[int, list[UnitTable]] = field(default_factory=dict)  # by period
     keys: dict[int, list[KeyTable]] = field(default_factory=dict)  # by window
     selected: dict[int, Table] = field(default_factory=dict)  # keys by window, if plan.spares_votes
+    tallies: dict[int, Tally] = field(default_factory=dict)  # by window, if there are diagnostics
 
 
 class Core:
@@ -97,6 +102,7 @@ class Core:
         purposes = {
             SELECTION,
             CLOSING,
+            *DIAGNOSTICS,
             *(process.purpose for process in plan.calibration.processes),
         }
         self.noises = {p: Noise(secret, plan.fingerprint, p) for p in purposes}
@@ -142,6 +148,8 @@ class Core:
             parts = [released[place] for place in places]
             released |= zip(places, self._close_window(state, window, parts, each), strict=True)
 
+        counted = sum_counted(bounded.counted for _, bounded, _ in units)
+        diagnostics = self.diagnose(state, counted, trigger)
         self.close_trigger(
             state, trigger, ((window, part.selected) for (window, _), part in released.items())
         )
@@ -151,6 +159,8 @@ class Core:
             groups={shard_id: groups for shard_id, groups, _ in keys},
             units={shard_id: bounded for shard_id, bounded, _ in units},
             keys=released,
+            counted=counted,
+            diagnostics=diagnostics,
         )
 
     def by_unit(
@@ -168,6 +178,14 @@ class Core:
         """Add a shard's groups to its keys, select and release."""
         step = trigger - self.plan.windows.first(window)
         return advance(self.plan, self.noises, table, groups, window, step)
+
+    def diagnose(
+        self, state: State, counted: NDArray[np.int64], trigger: int
+    ) -> NDArray[np.int64] | None:
+        """The noisy numbers of the open windows, with what this trigger has counted."""
+        if self.plan.calibration.diagnostics is None:
+            return None
+        return diagnose(self.plan, self.noises, state.tallies, counted, trigger)
 
     def _close_window(
         self, state: State, window: int, releases: list[ShardRelease], each: Each
@@ -213,6 +231,7 @@ class Core:
         windows = self.plan.windows.open(trigger + 1)
         state.keys = {window: t for window, t in state.keys.items() if window in windows}
         state.selected = {window: t for window, t in state.selected.items() if window in windows}
+        state.tallies = {window: t for window, t in state.tallies.items() if window in windows}
         if self.plan.periods is not None:
             periods = self.plan.periods.open(trigger + 1)
             state.units = {period: t for period, t in state.units.items() if period in periods}
@@ -271,12 +290,19 @@ def _unit_tasks(
             yield (period, shard), table, members
 
 
+def sum_counted(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """What diagnostics have counted in all unit shards."""
+    total: NDArray[np.int64] = np.sum(list(parts), axis=0, dtype=np.int64)
+    return total
+
+
 def collect(
     plan: Plan,
     trigger: int,
     window: NDArray[np.int64],
     key_text: Encoded,
     values: NDArray[np.int64],
+    diagnostics: NDArray[np.int64] | None,
 ) -> TriggerRelease:
     """The released rows of all shards, in an order that does not come from state."""
     order = key_text.order()
@@ -287,4 +313,5 @@ def collect(
         step=trigger - plan.windows.firsts(window[order]),
         key_text=key_text.take(order),
         values=values[order],
+        diagnostics=diagnostics,
     )

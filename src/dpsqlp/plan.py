@@ -15,11 +15,13 @@ from typing import Any
 
 from dpsqlp.accounting.model import (
     CLOSING,
+    DIAGNOSTICS,
     SELECTION,
     CalibratedProcess,
     Calibration,
     Closing,
     ContributionBounds,
+    Diagnostics,
     Process,
     ReleasePolicy,
     Selection,
@@ -184,6 +186,7 @@ class Plan:
 
 def _restore_calibration(description: dict[str, Any]) -> Calibration:
     selection, closing = description["selection"], description["closing"]
+    told = description["diagnostics"]
     return Calibration(
         **description
         | {
@@ -193,6 +196,9 @@ def _restore_calibration(description: dict[str, Any]) -> Calibration:
             "closing": None
             if closing is None
             else Closing(**closing | {"weights_max": tuple(closing["weights_max"])}),
+            "diagnostics": None
+            if told is None
+            else Diagnostics(**told | {"sigmas": tuple(told["sigmas"])}),
             "processes": tuple(
                 CalibratedProcess(**process | {"process": _process(process["process"])})
                 for process in description["processes"]
@@ -256,6 +262,14 @@ def _validate(plan: Plan) -> None:
             "A closing needs keys that are selected under 'every_trigger', and unit state that ends"
             " with the window. Leave it out, or give the period of the units the windows' schedule."
         )
+    told = plan.calibration.diagnostics
+    if told is not None and not (
+        all(1 <= most <= 255 for most in told.counted_max) and len(told.sigmas) == len(DIAGNOSTICS)
+    ):
+        raise PlanError(
+            "Diagnostics count 1 to 255 kept and dropped rows of a unit, and have a sigma for each"
+            f" of {DIAGNOSTICS}; got {told}."
+        )
     _validate_noise(plan)
 
 
@@ -281,7 +295,8 @@ def _validate_noise(plan: Plan) -> None:
                 f" than in those of {plan.triggers}. Calibrate all together."
             )
     purposes = [p.purpose for p in plan.calibration.processes if p.purpose != SELECTION]
-    if CLOSING in purposes or len(set(purposes)) != len(purposes):
+    reserved = {CLOSING, *DIAGNOSTICS}
+    if reserved & set(purposes) or len(set(purposes)) != len(purposes):
         raise PlanError(f"Processes would share their noise; got the purposes {purposes}.")
     for noise in plan.noises:
         _validate_processes(plan, noise.calibration)
@@ -306,10 +321,15 @@ def _without_scales(noise: WindowNoise) -> tuple[Calibration, list[float]]:
     if selection is not None:
         sigmas.append(selection.sigma)
         selection = replace(selection, sigma=0.0, thresholds=())
+    told = calibration.diagnostics
+    if told is not None:
+        sigmas += told.sigmas
+        told = replace(told, sigmas=())
     common = replace(
         calibration,
         selection=selection,
         processes=tuple(replace(calibrated, sigma=0.0) for calibrated in processes),
+        diagnostics=told,
     )
     return common, sigmas
 

@@ -59,9 +59,13 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Release(_Rows):
-    """The rows that one call released. `trigger` is the last that ran."""
+    """The rows that one call released. `trigger` is the last that ran.
+
+    `diagnostics` has the noisy numbers of each open window, with `diagnostics_share`.
+    """
 
     trigger: int
+    diagnostics: pa.Table | None = None
 
     def __repr__(self) -> str:
         columns = ", ".join(self.table.column_names)

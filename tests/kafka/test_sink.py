@@ -323,3 +323,20 @@ def test_keys_that_python_has_no_value_for(
 def test_avro_needs_a_registry(broker: Broker, topic: str) -> None:
     with pytest.raises(PlanError, match="schema_registry"):
         made(broker, topic, format="avro").emit(1, release(1))
+
+
+def test_diagnostics_have_a_topic_of_their_own(broker: Broker, topic: str) -> None:
+    """Beside the released rows, each trigger once, with markers of their own."""
+    sink = made(broker, topic)
+    second = sink.diagnostics()
+    second.open(PIPELINE, ())
+    for trigger in (7, 7, 8):
+        sink.emit(trigger, release(trigger))
+        second.emit(trigger, release(trigger, keys=1).drop(["k"]))
+    sink.close()
+    second.close()
+    told = broker.read(f"{topic}_diagnostics")
+    assert [json.loads(value)["trigger"] for _, value in told] == [7, 8]
+    assert {*json.loads(told[0][0] or b"")} == {"window_start", "window_end"}
+    assert len(broker.read(f"{topic}.triggers_diagnostics")) == 2
+    assert published(broker, topic) == expected(7, 8)

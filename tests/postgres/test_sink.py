@@ -678,3 +678,16 @@ def test_a_signal_interrupts_waiting(server: Cluster) -> None:
                 child.send_signal(signal.SIGINT)
                 said = child.communicate(timeout=WAIT_SECONDS)[1]
     assert b"KeyboardInterrupt" in said
+
+
+def test_diagnostics_have_a_table_of_their_own(server: Cluster, sink: PostgresSink) -> None:
+    """Beside the released rows, each trigger once; its view has the latest numbers of a window."""
+    sink.emit(1, release(1))
+    second = PostgresSink(server.dsn, "public.t").diagnostics()
+    second.open("", ())
+    for trigger in (1, 1, 2):
+        second.emit(trigger, release(trigger, ["x"]).drop(["k"]))
+    second.close()
+    assert [row[2] for row in rows_of(server, "t_diagnostics")] == [1, 2]
+    assert [row[2] for row in rows_of(server, "t_diagnostics_current")] == [2]
+    assert len(rows_of(server)) == len(KEYS)

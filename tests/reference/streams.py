@@ -14,11 +14,13 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from dpsqlp.accounting.model import (
+    DIAGNOSTICS,
     SELECTION,
     CalibratedProcess,
     Calibration,
     Closing,
     ContributionBounds,
+    Diagnostics,
     Process,
     Selection,
 )
@@ -111,6 +113,10 @@ def plans(draw: st.DrawFn, kind: str | None = None, release: str | None = None) 
     if closes:
         assert selection is not None
         calibration = replace(calibration, closing=draw(closings(caps, selection.minimum)))
+    if draw(st.booleans()):
+        kept, dropped = (draw(st.sampled_from([1, 2, 3, 255])) for _ in range(2))
+        sigmas = tuple(draw(st.sampled_from([1e-9, 0.7, 40.0])) for _ in DIAGNOSTICS)
+        calibration = replace(calibration, diagnostics=Diagnostics(0.1, kept, dropped, sigmas))
     return Plan(
         query="random",
         unit_kinds=("integer",),
@@ -254,6 +260,10 @@ def scaled(plan: Plan, own: Mechanism) -> WindowNoise:
         thresholds = (*thresholds[:-1], limits[-1])
         selection = replace(selection, sigma=selection.sigma * factor, thresholds=thresholds)
     processes = tuple(replace(p, sigma=p.sigma * factor) for p in calibration.processes)
+    told = calibration.diagnostics
+    if told is not None:
+        sigmas = tuple(sigma * factor for sigma in told.sigmas)
+        calibration = replace(calibration, diagnostics=replace(told, sigmas=sigmas))
     return WindowNoise(own, replace(calibration, selection=selection, processes=processes))
 
 
@@ -271,8 +281,10 @@ def micro_batch(plan: Plan, rows: tuple[Row, ...]) -> MicroBatch:
     )
 
 
-def rows_of(releases: TriggerRelease) -> list[tuple[int, int, bytes, tuple[int, ...]]]:
-    return [
+def rows_of(releases: TriggerRelease) -> list[tuple[Any, ...]]:
+    """The released rows, and the noisy numbers of diagnostics, if any."""
+    told = releases.diagnostics
+    return ([] if told is None else told.tolist()) + [
         (int(window), int(index), key, tuple(values))
         for window, index, key, values in zip(
             releases.window,
@@ -299,7 +311,10 @@ def run_twin(stream: Stream, seen: Counter[str] | None = None) -> list[Any]:
     """The twin's releases; what happens is counted in `seen`."""
     names = (stream.plan, SECRET.key, SECRET.instance)
     twin = Twin(*names) if seen is None else Watched(*names, seen)
-    return [
-        [(row.window, row.index, row.key, row.values) for row in twin.run(list(rows), trigger)]
-        for trigger, rows in enumerate(stream.batches, stream.first)
-    ]
+    released = []
+    for trigger, rows in enumerate(stream.batches, stream.first):
+        run = [
+            (row.window, row.index, row.key, row.values) for row in twin.run(list(rows), trigger)
+        ]
+        released.append([list(told.numbers) for told in twin.diagnostics(trigger)] + run)
+    return released

@@ -28,7 +28,13 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.special import ndtri
 
-from dpsqlp.accounting.model import CLOSING, SELECTION, CalibratedProcess, Process
+from dpsqlp.accounting.model import (
+    CLOSING,
+    DIAGNOSTICS,
+    SELECTION,
+    CalibratedProcess,
+    Process,
+)
 from dpsqlp.plan import Plan, WindowNoise
 from dpsqlp.schedule import Schedule, WindowSchedule
 
@@ -80,6 +86,7 @@ class Record:
 @dataclass
 class UnitState:
     kept: int = 0
+    dropped: int = 0  # records that are over one of its bounds
     votes: int = 0
     kept_at: Counter[tuple[bytes, int]] = field(default_factory=Counter)  # by (key, window)
     last_vote: dict[tuple[bytes, int], int] = field(default_factory=dict)  # its grid trigger
@@ -102,19 +109,29 @@ class KeyState:
     selected: bool = False  # every_trigger: it is out, at this and at every later trigger
 
 
+@dataclass(frozen=True)
+class Diagnosed:
+    """Noisy numbers of one open window: units seen and bounded, rows kept and dropped."""
+
+    window: int
+    index: int
+    numbers: tuple[int, ...]
+
+
 class Twin:
     def __init__(self, plan: Plan, secret: bytes, instance: bytes) -> None:
         self.plan = plan
         self.noise = Noise(plan, secret, instance)
         self.units: dict[Unit, UnitState] = defaultdict(UnitState)
         self.keys: dict[tuple[int, bytes], KeyState] = defaultdict(KeyState)  # by (window, key)
+        self.diagnosed: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])  # by window
 
     def run(self, rows: list[Row], trigger: int) -> list[Released]:
         """One grid trigger, sorted by (window, key bytes)."""
         records = [record for row in rows if (record := self._accept(row, trigger)) is not None]
         # Sorting all of them sorts each unit's own; units do not see each other.
         for record in sorted(records, key=lambda record: record.order):
-            self._bound(record, trigger)
+            self._diagnose(record, self._bound(record, trigger))
         released = [*self._scan(trigger), *self._close(trigger)]
         self._forget(trigger)
         return sorted(released, key=lambda row: (row.window, row.key))
@@ -144,15 +161,16 @@ class Twin:
 
     # Section 2: C, c, Cs and the norm of one unit.
 
-    def _bound(self, record: Record, trigger: int) -> None:
+    def _bound(self, record: Record, trigger: int) -> bool:
+        """Whether the record is kept."""
         caps, unit = self.plan.caps, self.units[record.unit]
         pair = (record.key, record.window)
         if unit.kept >= caps.records or unit.kept_at[pair] >= caps.records_per_key:
-            return
+            return False
         unit.kept_at[pair] += 1
         if unit.squared_norm > caps.squared_norm:
             unit.kept_at[pair] -= 1
-            return
+            return False
         is_first = unit.kept_at[pair] == 1
         unit.kept += 1
 
@@ -179,6 +197,7 @@ class Twin:
             else:
                 for number, added in contributions(calibrated.process, record.values[m]):
                     key.totals[m, number] += added
+        return True
 
     def _votes_in_every_round(self) -> bool:
         """Public keys have no rounds, whatever the release policy."""
@@ -186,6 +205,40 @@ class Twin:
 
     def _counts_votes(self) -> bool:
         return any(p.process.kind == "distinct" for p in self.plan.calibration.processes)
+
+    # Diagnostics: of a unit's rows the first K kept and the first D dropped count.
+
+    def _diagnose(self, record: Record, kept: bool) -> None:
+        diagnostics, unit = self.plan.calibration.diagnostics, self.units[record.unit]
+        numbers = self.diagnosed[record.window]
+        unit.dropped += int(not kept)
+        if diagnostics is None:
+            return
+        if kept and unit.kept <= diagnostics.kept_max:
+            numbers[2] += 1
+        if not kept and unit.dropped <= diagnostics.dropped_max:
+            numbers[3] += 1
+        if kept and unit.kept == 1:
+            numbers[0] += 1
+        if not kept and unit.dropped == 1:
+            numbers[1] += 1
+
+    def diagnostics(self, trigger: int) -> list[Diagnosed]:
+        """Of every window that is open at a trigger, after it has run."""
+        told = []
+        for window in open_items(self.plan.windows, trigger):
+            diagnostics = noise_of(self.plan, window).calibration.diagnostics
+            if diagnostics is None:
+                continue
+            index = trigger - first(self.plan.windows, window)
+            noised = [
+                wrap(number + self.noise.diagnostics(name, sigma, window, index))
+                for name, sigma, number in zip(
+                    DIAGNOSTICS, diagnostics.sigmas, self.diagnosed[window], strict=True
+                )
+            ]
+            told.append(Diagnosed(window, index, tuple(noised)))
+        return told
 
     # Sections 4 and 7: every key of every open window.
 
@@ -444,6 +497,13 @@ class Noise:
             self.paths[path] = self._path(*path)
         return int(np.rint(self.paths[path][index - 1] * scale))
 
+    def diagnostics(self, purpose: str, scale: float, window: int, index: int) -> int:
+        """<xi(index) * scale> of a number of a window, which has no key: its id is zero."""
+        own = self.matrices[length(self.plan.windows, window)]
+        z = self._draws(purpose, bytes(16), window, 0, own.shape[1])
+        xi = (own @ np.array(z, dtype=np.longdouble)).astype(np.float64)
+        return int(np.rint(xi[index - 1] * scale))
+
     def closing(self, scale: float, key: bytes, window: int) -> int:
         """<N * scale>, one normal of its own for each key and window."""
         [n] = self._normals(CLOSING, key, window, 0, 1)
@@ -463,10 +523,15 @@ class Noise:
     def _normals(
         self, purpose: str, key: bytes, window: int, round_number: int, number: int
     ) -> list[float]:
+        key_id = mac(self.identifier_key, key)
+        return self._draws(purpose, key_id, window, round_number, number)
+
+    def _draws(
+        self, purpose: str, key_id: bytes, window: int, round_number: int, number: int
+    ) -> list[float]:
         noise_key = derive(
             self.secret, b"noise", self.instance, self.plan.fingerprint, purpose.encode()
         )
-        key_id = mac(self.identifier_key, key)
         draws = uniform_draws(noise_key, key_id, window, round_number, number)
         return [normal(*draw) for draw in draws]
 

@@ -35,10 +35,10 @@ class Watched(Twin):
             self.seen["a record whose period is not its window"] += same is not None
         return record
 
-    def _bound(self, record: Record, trigger: int) -> None:
+    def _bound(self, record: Record, trigger: int) -> bool:
         caps, unit = self.plan.caps, self.units[record.unit]
         kept, at = unit.kept, unit.kept_at[record.key, record.window]
-        super()._bound(record, trigger)
+        is_kept = super()._bound(record, trigger)
         capped = kept >= caps.records or at >= caps.records_per_key
         dropped = unit.kept == kept
         self.seen["a record dropped by a cap"] += dropped and capped
@@ -49,10 +49,19 @@ class Watched(Twin):
         )
         self.seen["a repeated record kept"] += not dropped and at > 0
         kinds = (calibrated.process.kind for calibrated in self.plan.calibration.processes)
-        self.seen["a value in a bin"] += not dropped and any(
+        self.seen["a value in a bin"] += is_kept and any(
             kind == "histogram" and value is not None
             for kind, value in zip(kinds, record.values, strict=True)
         )
+        return is_kept
+
+    def _diagnose(self, record: Record, kept: bool) -> None:
+        super()._diagnose(record, kept)
+        told, unit = self.plan.calibration.diagnostics, self.units[record.unit]
+        if told is not None:
+            self.seen["a unit's first dropped record"] += not kept and unit.dropped == 1
+            self.seen["more than K kept records"] += kept and unit.kept > told.kept_max
+            self.seen["more than D dropped"] += not kept and unit.dropped > told.dropped_max
 
     def _close(self, trigger: int) -> Iterator[Released]:
         window = self.plan.closes(trigger)

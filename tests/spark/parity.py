@@ -44,6 +44,10 @@ class Kept(Sink):
         temporary.write_bytes(data)
         temporary.rename(target)
 
+    def diagnostics(self) -> Kept:
+        """A folder beside this one."""
+        return Kept(self.folder.with_name(f"{self.folder.name}-diagnostics"))
+
     def releases(self) -> dict[int, bytes]:
         """What was published, by trigger."""
         return {int(path.stem): path.read_bytes() for path in sorted(self.folder.glob("*.arrow"))}

@@ -238,6 +238,12 @@ CASES = {
         options=f"{ENDING}, max_contribution_norm = 4",
         triggers=4,
     ),
+    "diagnostics": Case(
+        select=f"{RARE}, COUNT(*) AS n",
+        group=BY_RARE,
+        options=f"{ENDING}, diagnostics_share = 0.1",
+        triggers=4,
+    ),
     "closing, late": Case(
         select=f"{RARE}, COUNT(*) AS n",
         group=BY_RARE,

@@ -14,6 +14,7 @@ from dpsqlp.engines.spark.engine import SparkEngine
 from dpsqlp.entropy.secret import Secret
 from spark.parity import (
     ALL,
+    Kept,
     begin,
     equal,
     local_engine,
@@ -50,6 +51,9 @@ def alike(case: Case, spark: Any, folder: Path) -> None:
     expected = published(folder, "local")
     assert published(folder, "spark") == expected
     assert sum(release.num_rows for release in tables(expected)) >= 3
+    told = [Kept(folder / f"{name}-out").diagnostics().releases() for name in ("local", "spark")]
+    assert told[0] == told[1]
+    assert bool(told[0]) == ("diagnostics_share" in case.sql)
 
 
 @pytest.mark.parametrize("name", CASES if ALL else [name for name in CASES if name not in SPARED])

@@ -113,6 +113,12 @@ def test_the_account_adds_up(name: tuple[str, str]) -> None:
             squares = caps["max_selections_contributed"]
         moved = column["contribution_max"] * column["sensitivity"] / column["sigma"]
         spent += squares * moved**2
+    told = numbers["diagnostics"]
+    if told is not None:
+        sensitivity = numbers["selection"]["sensitivity"]
+        costs = [(n["counted_max"] * sensitivity / n["sigma"]) ** 2 for n in told["numbers"]]
+        assert math.fsum(costs) == pytest.approx(told["share"] * numbers["nu"] ** 2)
+        spent += math.fsum(costs)
     assert spent == pytest.approx(numbers["nu"] ** 2)
     assert (numbers["closing"] is None) == (numbers["no_closing"] is not None)
     assert (numbers["closing"] is None) == (numbers["delta_closing"] == 0)

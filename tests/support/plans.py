@@ -15,6 +15,7 @@ from dpsqlp.accounting.model import (
     Calibration,
     Closing,
     ContributionBounds,
+    Diagnostics,
     Process,
     ReleasePolicy,
     Selection,
@@ -67,6 +68,7 @@ def make_plan(
     public: Sequence[int] | None = None,
     sigma: float = SILENT,
     closing: Closing | None = None,
+    diagnostics: Diagnostics | None = None,
 ) -> Plan:
     """Integer units and keys; noise only where asked for. With a closing and a stride, units have
     the period of the windows.
@@ -85,7 +87,7 @@ def make_plan(
         caps=ContributionBounds(*caps, squared_norm),
         mechanism=Tree(triggers),
         calibration=Calibration(
-            1.0, 0.1, 1.0, 1.0, 0.05, 0.05, selection, tuple(processes), closing
+            1.0, 0.1, 1.0, 1.0, 0.05, 0.05, selection, tuple(processes), closing, diagnostics
         ),
         public_keys=None
         if public is None

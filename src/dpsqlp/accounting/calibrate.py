@@ -3,7 +3,8 @@
 Implements: nu from (epsilon, delta_0) by the exact Gaussian profile; nu^2 shared out, a part to key
 selection and the rest equally over the processes that have noise of their own; each sigma from its
 part (see `privacy_loss` for the cost of a sigma); thresholds at failure beta per vote, and the
-closing's at beta_c (see `closing`):
+closing's at beta_c (see `closing`). Diagnostics take their share of nu^2 first, in four equal
+parts; all else, the closing included, is made with what remains:
 
     delta = delta_0 + Cs beta + beta_c
 
@@ -11,7 +12,7 @@ delta_0 is half of delta (public keys: all of it); the closing, if there is one,
 rest.
 
 Privacy contract: with the caps and bounds enforced, every vote within its cap, and public time, the
-whole output is (epsilon, delta)-DP per unit (docs/proof.md, Theorem and Lemmas 11 to 16, 19). A
+whole output is (epsilon, delta)-DP per unit (docs/proof.md, Theorem and Lemmas 11 to 16, 19, 36). A
 thousandth of epsilon is set aside for float error in the noise; a sum's quantum is chosen so that
 this suffices, and plans for which it cannot suffice are refused.
 
@@ -28,10 +29,12 @@ from typing import TYPE_CHECKING
 from dpsqlp.accounting.closing import CLOSING_QUANTA, calibrate_closing, closing_costs
 from dpsqlp.accounting.gdp import nu_of
 from dpsqlp.accounting.model import (
+    DIAGNOSTICS,
     SELECTION,
     CalibratedProcess,
     Calibration,
     ContributionBounds,
+    Diagnostics,
     Process,
     ReleasePolicy,
     Selection,
@@ -43,6 +46,7 @@ from dpsqlp.accounting.validate import (
     check_budget,
     check_caps,
     check_closing,
+    check_diagnostics_share,
     check_minimum,
     check_policies,
     check_processes,
@@ -55,6 +59,7 @@ if TYPE_CHECKING:  # importing the mechanisms would load numba
 
 _LARGEST_VALUE = 2.0**22  # quanta per record: a total wraps only after 2^40 records
 _LARGEST_PATH = 2.0**53  # quanta of noise: 9 deviations stay inside int64
+_ROWS_COUNTED_MAX = 255  # [K, D] at most: more rows of one unit would drown the others in noise
 
 
 def calibrate(
@@ -71,14 +76,16 @@ def calibrate(
     selection_spending: Spending = "even",
     closing: bool = False,
     shorter: Sequence[Mechanism] = (),
+    diagnostics_share: float = 0.0,
 ) -> Calibration:
     """The noise that makes the whole output (epsilon, delta)-DP.
 
     `minimum` is mu; `selection_share` is the part of nu^2 for key selection when processes need
     the rest; `selection_spending` is how a vote's failure is spent over the triggers; `closing`
     tells whether what units have left at a window's end selects further keys. Where they never have
-    anything left there is no closing. `shorter` are the mechanisms of windows with fewer triggers:
-    the quanta and the float error are right for them too (see `calibrate_shorter`).
+    anything left there is no closing. `diagnostics_share` is the part of nu^2 for diagnostics; at 0
+    there are none. `shorter` are the mechanisms of windows with fewer triggers: the quanta and the
+    float error are right for them too (see `calibrate_shorter`).
     """
     check_budget(epsilon, delta)
     check_caps(caps)
@@ -86,6 +93,7 @@ def calibrate(
     check_processes(processes)
     check_policies(release, selection_spending)
     check_closing(closing, private_keys, release)
+    check_diagnostics_share(diagnostics_share)
     charges = [charge(process, caps, release, private_keys) for process in processes]
     charged = sum(squares > 0 for squares in charges)
     share = _selection_share(selection_share, charged, private_keys)
@@ -96,12 +104,14 @@ def calibrate(
     delta_gaussian = delta - delta_threshold  # [delta_0]; with the above exactly delta
     epsilon_gaussian = epsilon * (1 - FLOAT_SHARE)
     nu = nu_of(epsilon_gaussian, delta_gaussian * math.exp(epsilon_gaussian - epsilon))
+    told = len(DIAGNOSTICS) if diagnostics_share else 0
     # for each noise process
-    allowance = epsilon * FLOAT_SHARE / (charged + private_keys + closing)
+    allowance = epsilon * FLOAT_SHARE / (charged + private_keys + closing + told)
+    remaining_nu = nu * math.sqrt(1 - diagnostics_share)  # what all but diagnostics is made with
 
     selection = None
     if private_keys:
-        sigma = mechanism.sensitivity * math.sqrt(caps.selections / share) / nu
+        sigma = mechanism.sensitivity * math.sqrt(caps.selections / share) / remaining_nu
         for other in (mechanism, *shorter):
             scaled = _scaled(sigma, mechanism, other)
             check_noise(SELECTION, scaled, caps.selections, other, allowance)
@@ -120,7 +130,7 @@ def calibrate(
             calibrated.append(CalibratedProcess(process, SELECTION, selection.sigma, 1.0))
             continue
         part = (1 - share) / charged
-        sigma = process.bound * mechanism.sensitivity * math.sqrt(squares / part) / nu
+        sigma = process.bound * mechanism.sensitivity * math.sqrt(squares / part) / remaining_nu
         touched = caps.records * process.depth
         quantum = max(
             quantum_of(process, _scaled(sigma, mechanism, other), touched, other, allowance)
@@ -132,7 +142,7 @@ def calibrate(
     if closing:
         assert selection is not None
         closed = calibrate_closing(
-            nu=nu,
+            nu=remaining_nu,
             costs=closing_costs(selection, calibrated, mechanism),
             caps=caps,
             minimum=minimum,
@@ -151,6 +161,7 @@ def calibrate(
                 selection_share=selection_share,
                 selection_spending=selection_spending,
                 shorter=shorter,
+                diagnostics_share=diagnostics_share,
             )
 
     return Calibration(
@@ -163,6 +174,7 @@ def calibrate(
         selection=selection,
         processes=tuple(calibrated),
         closing=closed,
+        diagnostics=_diagnostics(diagnostics_share, nu, caps, (mechanism, *shorter), allowance),
     )
 
 
@@ -189,12 +201,40 @@ def calibrate_shorter(
         replace(process, sigma=_scaled(process.sigma, longest, mechanism))
         for process in calibration.processes
     )
-    return replace(calibration, selection=selection, processes=processes)
+    told = calibration.diagnostics
+    if told is not None:
+        sigmas = tuple(_scaled(sigma, longest, mechanism) for sigma in told.sigmas)
+        told = replace(told, sigmas=sigmas)
+    return replace(calibration, selection=selection, processes=processes, diagnostics=told)
 
 
 def _scaled(sigma: float, longest: Mechanism, mechanism: Mechanism) -> float:
     """The sigma that costs as much under another sensitivity."""
     return sigma * (mechanism.sensitivity / longest.sensitivity)
+
+
+def _diagnostics(
+    share: float,
+    nu: float,
+    caps: ContributionBounds,
+    mechanisms: Sequence[Mechanism],
+    allowance: float,
+) -> Diagnostics | None:
+    """The noise of diagnostics, whose numbers have equal parts of their share of nu^2. The first
+    mechanism is that of the longest windows.
+    """
+    if share == 0:
+        return None
+    rows = min(caps.records, caps.squared_norm, _ROWS_COUNTED_MAX)
+    diagnostics = Diagnostics(share, rows, rows, ())
+    part = share / len(DIAGNOSTICS)
+    sigmas = []
+    for name, most in zip(DIAGNOSTICS, diagnostics.counted_max, strict=True):
+        sigma = most * mechanisms[0].sensitivity / math.sqrt(part) / nu
+        for other in mechanisms:
+            check_noise(name, _scaled(sigma, mechanisms[0], other), most, other, allowance)
+        sigmas.append(sigma)
+    return replace(diagnostics, sigmas=tuple(sigmas))
 
 
 def _closing_quantum(allowance: float) -> float:

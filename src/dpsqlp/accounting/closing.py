@@ -1,6 +1,7 @@
 """Closing: what a unit has left at the window's last trigger goes to keys that are not out.
 
-Implements the weights and the threshold of the closing selection. With the noise scales given, a
+Implements the weights and the threshold of the closing selection. `nu` is that of the plan less
+the cost of diagnostics, which units may have spent in full. With the noise scales given, a
 vote costs v = s^2 / sigma_k^2 and a sum of squared rows per group of 1 costs
 d = sum_m L_m^2 s^2 / sigma_m^2. A unit with `votes` votes and a sum of squares n^2 has left
 

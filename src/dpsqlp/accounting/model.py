@@ -15,6 +15,8 @@ ProcessKind = Literal["count", "sum", "squares", "distinct", "histogram"]
 
 SELECTION = "selection"
 CLOSING = "closing"
+# What diagnostics tell about each window, and the prefix of their noise's purposes.
+DIAGNOSTICS = ("units_seen", "units_bounded", "rows_kept", "rows_dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +124,28 @@ class Selection:
 class Closing:
     """At a window's last trigger units lay what they have left of nu^2 on keys that are not out."""
 
-    budget: float  # [nu^2], rounded down
+    budget: float  # [nu^2] less what diagnostics cost, rounded down
     vote_cost: float  # of nu^2
     square_cost: float  # of nu^2, for a unit's sum of squared rows per group
     quantum: float  # [q] of weights and noise: a power of two
     weights_max: tuple[int, ...]  # of a unit with m open keys, m = 1..M, in quanta
     threshold: int  # [tau], in quanta
     failure: float  # [beta_c] per unit
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """Noisy numbers of each window: units seen and bounded, rows kept and dropped."""
+
+    share: float  # of nu^2
+    kept_max: int  # [K] of a unit's kept rows, the first so many count
+    dropped_max: int  # [D] of its dropped rows, the first so many count
+    sigmas: tuple[float, ...]  # in the order of DIAGNOSTICS
+
+    @property
+    def counted_max(self) -> tuple[int, ...]:
+        """The most that one unit adds to each number, over all windows."""
+        return 1, 1, self.kept_max, self.dropped_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +161,4 @@ class Calibration:
     selection: Selection | None  # None: keys are public
     processes: tuple[CalibratedProcess, ...]
     closing: Closing | None = None
+    diagnostics: Diagnostics | None = None

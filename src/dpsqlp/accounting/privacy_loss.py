@@ -3,6 +3,7 @@
 Implements the squared ratio of one unit's shift to the noise, over the whole output,
 
     nu^2 = Cs s^2 / sigma_k^2 + sum over processes m of charge_m L_m^2 s^2 / sigma_m^2
+         + sum over numbers d of diagnostics of most_d^2 s^2 / sigma_d^2
 
 and the charge for float error in the noise, which moves probabilities by a factor e^error, so
 epsilon by error and delta_0 by the factor. A unit with n_k records in (key, window) k, each of
@@ -10,11 +11,12 @@ size at most L, shifts that process by at most n_k L s, and the sum of n_k^2 is 
 square of the unit's norm. The totals of a histogram are one vector, which is shifted by no more:
 they are charged once. `distinct` adds one per (key, window), or one per vote with public keys.
 Because nu^2 caps every history of adaptively chosen inputs, the composition is nu-GDP (Smith and
-Thakurta 2022; Koskela et al. 2023). A closing spends what the unit has left of nu^2, and no more.
+Thakurta 2022; Koskela et al. 2023). A closing spends what the unit has left of nu^2 less the cost
+of diagnostics, and no more.
 
 Privacy contract: earlier stages must have enforced the caps and the bounds, and each process must
 have noise of its own. A `distinct` process released from the selection process is charged there.
-See docs/proof.md, Lemmas 9 to 11, 16, 19 and 34.
+See docs/proof.md, Lemmas 9 to 11, 16, 19 and 36.
 
 Not covered: that a threshold fails with the stated probability (see `thresholds`).
 """
@@ -78,6 +80,10 @@ def squared_nu(
     for calibrated in calibration.processes:
         squares = charge(calibrated.process, caps, release, selection is not None)
         terms.append(squares * (calibrated.process.bound / calibrated.sigma) ** 2)
+    if calibration.diagnostics is not None:
+        told = calibration.diagnostics
+        pairs = zip(told.counted_max, told.sigmas, strict=True)
+        terms += [(most / sigma) ** 2 for most, sigma in pairs]
     return mechanism.sensitivity**2 * math.fsum(terms)
 
 
@@ -104,6 +110,10 @@ def epsilon_spent(
             deviation = calibrated.sigma / calibrated.quantum
             touched = caps.records * calibrated.process.depth
             float_error += float_charge(deviation, touched, mechanism)
+    if calibration.diagnostics is not None:
+        told = calibration.diagnostics
+        for most, sigma in zip(told.counted_max, told.sigmas, strict=True):
+            float_error += float_charge(sigma, most, mechanism)
 
     def too_small(epsilon: float) -> bool:
         error = max(float_error, epsilon * FLOAT_SHARE)  # at least the share set aside

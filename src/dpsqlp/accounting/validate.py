@@ -60,6 +60,12 @@ def check_selection_share(selection_share: float) -> None:
         _refuse("selection_share must be above 0 and below 1", selection_share, "Try 0.5.")
 
 
+def check_diagnostics_share(diagnostics_share: float) -> None:
+    """Refuse a share that leaves nothing to what is released."""
+    if not (_is_number(diagnostics_share) and 0 <= diagnostics_share < 1):
+        _refuse("diagnostics_share must be at least 0 and below 1", diagnostics_share, "Try 0.01.")
+
+
 def check_minimum(minimum: int) -> None:
     """Refuse a negative minimum."""
     if not _is_integer(minimum, 0):

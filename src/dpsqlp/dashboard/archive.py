@@ -55,6 +55,10 @@ class ArchivingSink(Sink):
         """Open the wrapped sink."""
         self._sink.open(pipeline, keys)
 
+    def diagnostics(self) -> Sink:
+        """The second table of the wrapped sink; it is not archived."""
+        return self._sink.diagnostics()
+
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Publish a release, then archive it: the dashboard never shows more than the sink has.
 

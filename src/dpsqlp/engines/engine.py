@@ -13,14 +13,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from dpsqlp.core import Core, Each, TriggerRelease
 from dpsqlp.engines.account import open_account
 from dpsqlp.engines.clock import Clock, SystemClock, TriggerGrid
 from dpsqlp.engines.cuts import Cuts
 from dpsqlp.engines.instance import open_instance
-from dpsqlp.engines.release_query import ReleaseQuery, serialise
+from dpsqlp.engines.release_query import ReleaseQuery, deserialise, serialise
 from dpsqlp.errors import StateError, TriggerError, UnavailableError
 from dpsqlp.sinks.base import Sink
 from dpsqlp.sources.base import AnySource, GridTime
@@ -65,6 +63,7 @@ class Engine(ABC):
         with ExitStack() as stack:  # a state that cannot be opened is unlocked
             stack.enter_context(storage.lock())
             self.query, self.source, self.sink = query, source, sink
+            self._diagnostics_sink = sink.diagnostics() if query.diagnostics_share else None
             self.clock = clock or SystemClock()
             created = open_instance(storage, query, key, self.clock.now(), shards)
             instance = created.secret.instance.hex()
@@ -84,6 +83,9 @@ class Engine(ABC):
             stack.callback(sink.close)
             keys = [output.name for output in query.outputs if output.kind == "key"]
             sink.open(instance, keys)
+            if self._diagnostics_sink is not None:
+                stack.callback(self._diagnostics_sink.close)
+                self._diagnostics_sink.open(instance, ())
             self._open(stack)
             pending = self._pending_intent()
             self._unpublished = self.journal.release()
@@ -236,6 +238,8 @@ class Engine(ABC):
         """Run the release query, and make the trigger durable."""
         table = self._release_query.run(release)  # while threads write the changes
         data = serialise(table)
+        if release.diagnostics is not None:
+            data += serialise(self._release_query.diagnostics(release))
         self.journal.commit(
             changes,
             data,
@@ -258,7 +262,9 @@ class Engine(ABC):
         trigger = self.journal.manifest.trigger
         assert trigger is not None
         assert self._unpublished is not None
-        release = pa.ipc.open_stream(self._unpublished).read_all()
+        release, *diagnostics = deserialise(self._unpublished)
         self.sink.emit(trigger, release)
+        if self._diagnostics_sink is not None:
+            self._diagnostics_sink.emit(trigger, *diagnostics)
         self._unpublished = None
         return Progress(trigger, self.schedule.last, int(release.num_rows), self._missed)

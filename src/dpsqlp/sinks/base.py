@@ -8,6 +8,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from dpsqlp.errors import SinkError
+
+DIAGNOSTICS_SUFFIX = "_diagnostics"
+
 
 class Sink(Protocol):
     """Receives the release of each trigger, in order; the last one perhaps twice.
@@ -26,6 +30,13 @@ class Sink(Protocol):
 
         Raises UnavailableError if a server is away; the release is then emitted again.
         """
+
+    def diagnostics(self) -> Sink:
+        """The sink of the second table, `<sink>_diagnostics`: noisy numbers of each open window."""
+        raise SinkError(
+            f"{type(self).__name__} has one table, and diagnostics_share needs a second one. Leave"
+            " the option out, or use parquet, jsonl, duckdb, postgres, kafka or stdout."
+        )
 
     def close(self) -> None:
         """Close connections."""

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from dpsqlp.errors import SinkError
-from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.base import DIAGNOSTICS_SUFFIX, Sink
 from dpsqlp.sinks.published import Published, other_pipeline, release_digest
 from dpsqlp.sql.quoting import quote_identifier, quote_text
 
@@ -31,6 +31,10 @@ class DuckDbSink(Sink):
         if self._path.is_file():
             with suppress(duckdb.Error), duckdb.connect(str(self._path)) as database:
                 self._last_published(database)
+
+    def diagnostics(self) -> DuckDbSink:
+        """A table beside this one."""
+        return DuckDbSink(self._path, self._name + DIAGNOSTICS_SUFFIX)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Add the trigger's rows in one transaction, unless they were published."""

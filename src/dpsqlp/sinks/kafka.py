@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dpsqlp.clients.kafka import Kafka, Reader, Transactions
 from dpsqlp.errors import SinkError, UnavailableError
-from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.base import DIAGNOSTICS_SUFFIX, Sink
 from dpsqlp.sinks.formats import to_json_lines
 from dpsqlp.sinks.published import Published, release_digest
 from dpsqlp.sql.query import OptionValue
@@ -37,6 +37,12 @@ class KafkaSink(Sink):
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
         """Name the pipeline and the key columns. Nothing is connected yet."""
         self._pipeline, self._keys = pipeline, list(keys)
+
+    def diagnostics(self) -> KafkaSink:
+        """A topic beside this one, with markers of its own. A message's key is the window."""
+        topics = {"topic": self._topic, "markers": self._markers}
+        others = {name: topic + DIAGNOSTICS_SUFFIX for name, topic in topics.items()}
+        return KafkaSink(others["topic"], self._options | others)
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Publish a release in one transaction, unless it was published."""

@@ -16,7 +16,7 @@ import pyarrow.csv as pc
 
 from dpsqlp.clients.postgres import Server, literal, quoted, split_name
 from dpsqlp.errors import SinkError
-from dpsqlp.sinks.base import Sink
+from dpsqlp.sinks.base import DIAGNOSTICS_SUFFIX, Sink
 from dpsqlp.sinks.published import Published, earlier_trigger, other_pipeline, release_digest
 from dpsqlp.sql.quoting import quote_identifier
 
@@ -51,16 +51,22 @@ class PostgresSink(Sink):
 
     def __init__(self, dsn: str, table: str) -> None:
         longest = _NAME_BYTES - max(len(_CURRENT), len(_TRIGGERS))
+        self._given = table
         self._schema, self._name = split_name(table, longest)
         self._table = quoted(self._schema, self._name)
         self._view = quoted(self._schema, self._name + _CURRENT)
         self._triggers = quoted(self._schema, self._name + _TRIGGERS)
+        self._dsn = dsn
         self._server = Server(dsn, SinkError, "The release is kept.")
         self._pipeline, self._keys = "", list[str]()
 
     def open(self, pipeline: str, keys: Sequence[str]) -> None:
         """Name the pipeline and the key columns. Nothing is connected yet."""
         self._pipeline, self._keys = pipeline, list(keys)
+
+    def diagnostics(self) -> PostgresSink:
+        """A table beside this one."""
+        return PostgresSink(self._dsn, f"{self._given}{DIAGNOSTICS_SUFFIX}")
 
     def emit(self, trigger: int, release: pa.Table) -> None:
         """Add the trigger's rows in one transaction, unless they were published."""

@@ -9,7 +9,7 @@ from dpsqlp.sql.explain_text import (
     period_text,
     unit_text,
 )
-from dpsqlp.sql.plan import make_plan, standard_deviations
+from dpsqlp.sql.plan import diagnostics_deviations, make_plan, standard_deviations
 from dpsqlp.sql.query import (
     Emit,
     Hop,
@@ -30,6 +30,7 @@ __all__ = [
     "compile_budgets",
     "compile_script",
     "connect",
+    "diagnostics_deviations",
     "explain",
     "explain_text",
     "explain_total",

@@ -22,6 +22,8 @@ The numbers of `explain`:
                  `weights_max[m - 1]`, the most that a unit lays on each of m groups
     no_closing   why there is none
     shorter_windows   what differs in windows with fewer triggers than the longest, of a calendar
+    diagnostics  `share` of nu^2 and, for each number of the second table, the most that one unit
+                 adds to it over all windows, `counted_max`
 
 delta = delta_gaussian + delta_votes + delta_closing; delta_threshold is the sum of the last two.
 """
@@ -32,9 +34,10 @@ import math
 from statistics import NormalDist
 from typing import Any
 
+from dpsqlp.accounting.model import DIAGNOSTICS
 from dpsqlp.plan import Plan, WindowNoise
 from dpsqlp.sql.lengths import duration, lateness_text, length_text, size_text
-from dpsqlp.sql.plan import standard_deviations
+from dpsqlp.sql.plan import diagnostics_deviations, standard_deviations
 from dpsqlp.sql.query import Hop, Query, no_closing
 from dpsqlp.sql.warnings import find_warnings
 
@@ -108,6 +111,7 @@ def explain(query: Query, plan: Plan) -> dict[str, Any]:
             for calibrated, row in zip(calibration.processes, deviations, strict=True)
         ],
         "shorter_windows": [_shorter(noise) for noise in plan.shorter],
+        "diagnostics": _diagnostics(plan),
         "unprotected": find_unprotected(query),
         "warnings": find_warnings(query),
         "fingerprint": plan.fingerprint.hex(),
@@ -176,6 +180,30 @@ def _closing(plan: Plan) -> dict[str, Any] | None:
         "vote_cost": closing.vote_cost,
         "square_cost": closing.square_cost,
         "quantum": closing.quantum,
+    }
+
+
+def _diagnostics(plan: Plan) -> dict[str, Any] | None:
+    told = plan.calibration.diagnostics
+    if told is None:
+        return None
+    return {
+        "share": told.share,
+        "numbers": [
+            {
+                "name": name,
+                "counted_max": most,
+                "sigma": sigma,
+                "standard_deviation": row.tolist(),
+            }
+            for name, most, sigma, row in zip(
+                DIAGNOSTICS,
+                told.counted_max,
+                told.sigmas,
+                diagnostics_deviations(plan),
+                strict=True,
+            )
+        ],
     }
 
 

@@ -28,6 +28,7 @@ def explain_text(name: str, query: Query, plan: Plan) -> str:
         *_closing(query, plan),
         _columns(query, plan),
         *_last_release(query, plan),
+        *_diagnostics(name, query, plan),
         _account(query, plan),
         *find_unprotected(query),
         *find_warnings(query),
@@ -356,6 +357,24 @@ def _last_release(query: Query, plan: Plan) -> list[str]:
     return [
         f"{text} is the best one: it has all rows, and noise {less:.0f} % smaller than one trigger"
         " before."
+    ]
+
+
+def _diagnostics(name: str, query: Query, plan: Plan) -> list[str]:
+    """What the second table tells, and what it costs."""
+    told = plan.calibration.diagnostics
+    if told is None:
+        return []
+    seen, bounded, kept, dropped = (_deviations(plan, sigma) for sigma in told.sigmas)
+    window = "" if query.window is None else " of each open window"
+    place = "" if query.window is None else ", in the window of its first row"
+    return [
+        f"Diagnostics (diagnostics_share) have {_number(told.share)} of nu^2; all else is made with"
+        f" the rest. At every trigger {name}_diagnostics gets the numbers{window} so far: units"
+        f" seen, with noise of standard deviation {seen}; units with a row that the bounds have"
+        f" dropped, {bounded}; rows kept, {kept}; rows dropped, {dropped}. A unit counts once as"
+        f" seen{place}, and once as bounded; of its rows, the first {told.kept_max} kept and the"
+        f" first {told.dropped_max} dropped count."
     ]
 
 

@@ -32,6 +32,7 @@ _KNOWN = (
     "group_selection_share",
     "group_selection_spending",
     "group_selection_closing",
+    "diagnostics_share",
     "group_selection_strategy",
     "public_groups",
     "timestamp_column",
@@ -63,6 +64,7 @@ class PrivacyOptions:
     selection_spending: Spending
     closing: bool | None  # None: where it is possible
     closing_node: exp.Expr | None
+    diagnostics_share: float
     public_groups: exp.Expr | None  # the name of a public table
     timestamp: exp.Column | None
     mechanism: MechanismName
@@ -238,6 +240,7 @@ def read_privacy(text: Text, clause: PrivacyClause) -> PrivacyOptions:
         ),
         closing=reader.boolean("group_selection_closing"),
         closing_node=given.get("group_selection_closing"),
+        diagnostics_share=reader.number("diagnostics_share", 0.0, 0.0, 1.0),
         public_groups=reader.public_groups(),
         timestamp=timestamp[0],
         mechanism=cast(MechanismName, reader.choice("mechanism", ("blt", "tree"))),

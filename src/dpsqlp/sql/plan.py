@@ -56,6 +56,7 @@ def make_plan(
         selection_spending=query.selection_spending,
         closing=query.closing,
         shorter=shorter,
+        diagnostics_share=query.diagnostics_share,
     )
     spending = query.selection_spending
     return Plan(
@@ -119,6 +120,16 @@ def standard_deviations(noise: Plan | WindowNoise) -> NDArray[np.float64]:
     Those of a plan are of its longest windows.
     """
     sigmas = np.array([calibrated.sigma for calibrated in noise.calibration.processes])
+    deviations: NDArray[np.float64] = np.outer(sigmas, np.sqrt(noise.mechanism.variance))
+    return deviations
+
+
+def diagnostics_deviations(noise: Plan | WindowNoise) -> NDArray[np.float64]:
+    """The deviation of the noise of each number of diagnostics (rows) at each trigger 1..T. Those
+    of a plan are of its longest windows.
+    """
+    told = noise.calibration.diagnostics
+    sigmas = np.array([] if told is None else told.sigmas)
     deviations: NDArray[np.float64] = np.outer(sigmas, np.sqrt(noise.mechanism.variance))
     return deviations
 

@@ -204,6 +204,7 @@ class Query:
     mechanism: MechanismName
     release: ReleasePolicy
     closing: bool  # what units have left at a window's end selects further keys
+    diagnostics_share: float  # of nu^2; 0: there are no diagnostics
     public_keys: tuple[bytes, ...] | None  # canonical bytes, sorted; None: selected privately
     processes: tuple[Process, ...]
     quantiles: tuple[Quantiles, ...]

@@ -127,6 +127,7 @@ def compile_query(
         mechanism=options.mechanism,
         release=options.release,
         closing=_closing(text, options, public_keys, groups.window, period),
+        diagnostics_share=options.diagnostics_share,
         public_keys=public_keys,
         processes=tuple(aggregates.processes),
         quantiles=tuple(aggregates.quantiles),

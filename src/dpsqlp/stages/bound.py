@@ -7,6 +7,10 @@ records, in the order (trigger, timestamp, key bytes, window, values), and on th
 triggers selected, which is output; not on other units' records, shards or the order of arrival
 within the micro-batch (docs/proof.md, Lemmas 5 to 8).
 
+With diagnostics a unit counts once as seen and once as bounded, when a record of it is first
+dropped; of its rows the first K kept and the first D dropped count, each in the window of the
+record. Whether a record counts depends on that unit's own records alone (Lemma 36).
+
 A record that would be a unit's (n+1)-th for its (key, window) costs 2n + 1 of P. It is kept if the
 caps and P allow it; a dropped record uses up nothing.
 
@@ -27,7 +31,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsqlp.accounting.model import Closing
+from dpsqlp.accounting.model import DIAGNOSTICS, Closing
 from dpsqlp.entropy.prf import Array128
 from dpsqlp.kernels import inlined, kernel, prefetch
 from dpsqlp.plan import Plan
@@ -53,6 +57,8 @@ class Bounded:
     entries: NDArray[np.uint64]  # slab entries of their pairs, after each record
     new_units: Array128  # ids of the rows appended
     new_keys: Array128  # ids of the rows appended to the table of keys
+    counted: NDArray[np.int64]  # (open windows, DIAGNOSTICS): what diagnostics count
+    dropped_units: NDArray[np.uint32]  # the row of its unit, for each dropped record that counts
 
 
 def find_already_selected(
@@ -86,6 +92,10 @@ def bound(
     rows_of_unknown = np.full(len(unknown), -1, np.int64)
     order = _ordered_by_unit(table, rows, records, members)  # of members: by unit, then by time
     size = len(order)
+    windows = plan.windows.open(records.trigger)
+    counted_max = _rows_counted_max(plan)
+    if counted_max[1]:
+        table.grow_dropped()
     bounded = Bounded(
         kept=np.empty(size, np.int64),
         votes=np.empty(size, np.uint8),
@@ -95,12 +105,14 @@ def bound(
         entries=np.empty(size, np.uint64),
         new_units=ids[first_seen],
         new_keys=np.empty((0, 2), np.uint64),
+        counted=np.zeros((len(windows), len(DIAGNOSTICS)), np.int64),
+        dropped_units=np.empty(size if counted_max[1] else 0, np.uint32),
     )
     caps = plan.caps
-    done = made = 0
+    done = made = lost = 0
     keys = len(table.keys)
     while done < size:
-        done, made, keys = _apply(
+        done, made, keys, lost = _apply(
             table.rows,
             table.slab,
             table.slab_used,
@@ -114,10 +126,13 @@ def bound(
             members,
             already_selected,
             records.step,
+            records.window,
             (caps.records, caps.records_per_key, caps.squared_norm, caps.selections),
             plan.rounds,
             _count_bits(plan),
             made,
+            lost,
+            (bounded.counted, windows.start, *counted_max, table.dropped, bounded.dropped_units),
             bounded.kept,
             bounded.votes,
             bounded.last_vote_step,
@@ -139,12 +154,22 @@ def bound(
         bounded.entries[:made],
         bounded.new_units,
         new_keys,
+        bounded.counted,
+        bounded.dropped_units[:lost],
     )
+
+
+def _rows_counted_max(plan: Plan) -> tuple[int, int]:
+    """[K, D]: of one unit's kept and dropped rows, how many diagnostics count; 0 without them."""
+    told = plan.calibration.diagnostics
+    return (0, 0) if told is None else (told.kept_max, told.dropped_max)
 
 
 def bound_early(plan: Plan, records: Records, members: NDArray[np.int64]) -> NDArray[np.int64]:
     """Of the records at these positions, those that `bound` may keep, whatever else their units
-    have. A unit's j-th record of a (key, window) is kept by `bound` only with the j-th of every
+    have; and, with diagnostics, the first of each unit that `bound` drops, as many as count.
+
+    A unit's j-th record of a (key, window) is kept by `bound` only with the j-th of every
     (key, window) that had one before: so as many times j, or the square of j, must be allowed.
     """
     table = UnitTable()
@@ -156,6 +181,7 @@ def bound_early(plan: Plan, records: Records, members: NDArray[np.int64]) -> NDA
     caps = plan.caps
     records_per_key = min(caps.records_per_key, math.isqrt(caps.squared_norm))
     pairs_with = np.zeros(records_per_key + 1, np.int64)  # of one unit, by number of records
+    dropped = np.zeros(len(table), np.int64)
     done = 0
     while done < len(order):
         done = _apply_early(
@@ -167,8 +193,9 @@ def bound_early(plan: Plan, records: Records, members: NDArray[np.int64]) -> NDA
             done,
             rows,
             tags,
-            (caps.records, caps.squared_norm),
+            (caps.records, caps.squared_norm, _rows_counted_max(plan)[1]),
             pairs_with,
+            dropped,
             keep,
         )
         if done < len(order):
@@ -184,10 +211,14 @@ def redo(
     rows: NDArray[np.int64],
     entries: NDArray[np.uint64],
     votes: NDArray[np.int64],
+    dropped_units: NDArray[np.uint32],
 ) -> None:
     """Repeat what `bound` did to a table: one kept record per entry, in any order."""
     table.insert(new_units)
     table.keys.insert(new_keys)
+    if len(dropped_units):
+        table.grow_dropped()
+        np.add.at(table.dropped, dropped_units, np.uint8(1))
     done = 0
     while done < len(rows):
         done = _redo(
@@ -207,7 +238,7 @@ def redo(
 
 def contents(table: UnitTable) -> list[NDArray[Any]]:
     """Copies: per row the id and the numbers of kept records, squares, votes and pairs; all entries
-    by row; and the keys.
+    by row; the keys; and the numbers of dropped records that count, if there are any.
     """
     rows = table.rows[: table.size]
     pairs = rows["pairs"]
@@ -215,15 +246,17 @@ def contents(table: UnitTable) -> list[NDArray[Any]]:
     _gather_entries(rows, table.slab, entries)
     ids, keys = (each.ids(np.arange(len(each))) for each in (table, table.keys))
     kept, squares, votes = (rows[name].copy() for name in ("kept", "squares", "votes"))
-    return [ids, kept, squares, votes, pairs.copy(), entries, keys]
+    dropped = table.dropped[: table.size].copy()
+    return [ids, kept, squares, votes, pairs.copy(), entries, keys, dropped]
 
 
 def restore(plan: Plan, saved: list[NDArray[Any]]) -> UnitTable:
     """A table with these contents."""
-    ids, kept, squares, votes, pairs, entries, keys = saved
+    ids, kept, squares, votes, pairs, entries, keys, dropped = saved
     table = UnitTable()
     rows = np.repeat(np.arange(len(ids)), pairs)
-    redo(plan, table, ids, keys, rows, entries, np.zeros(len(entries), int))
+    dropped_units = np.repeat(np.arange(len(dropped), dtype=np.uint32), dropped)
+    redo(plan, table, ids, keys, rows, entries, np.zeros(len(entries), int), dropped_units)
     for name, numbers in (("kept", kept), ("squares", squares), ("votes", votes)):
         table.rows[name][: len(ids)] = numbers
     return table
@@ -515,11 +548,33 @@ def _gather_entries(units, slab, entries):  # type: ignore[no-untyped-def]
                 at += 1
 
 
+@inlined
+def _count_kept(diagnosed, kept, window):  # type: ignore[no-untyped-def]
+    """A unit with so many kept records keeps another; its first record of all is kept."""
+    counted, first_window, kept_max, _, _, _ = diagnosed
+    if kept < kept_max:
+        counted[window - first_window, 0] += kept == 0
+        counted[window - first_window, 2] += 1
+
+
+@inlined
+def _count_dropped(diagnosed, row, window, lost):  # type: ignore[no-untyped-def]
+    """A record of a unit is dropped; returns how many such records have counted."""
+    counted, first_window, _, dropped_max, dropped, dropped_units = diagnosed
+    if dropped_max == 0 or dropped[row] >= dropped_max:
+        return lost
+    counted[window - first_window, 1] += dropped[row] == 0
+    counted[window - first_window, 3] += 1
+    dropped[row] += 1
+    dropped_units[lost] = row
+    return lost + 1
+
+
 @kernel
 def _apply(  # type: ignore[no-untyped-def]
     units, slab, used, free, order, done, rows, tags, rows_of_unknown, keys, members,
-    already_selected, step, bounds, rounds, count_bits, made, kept, votes, last_vote_step, distinct,
-    kept_units, entries,
+    already_selected, step, window, bounds, rounds, count_bits, made, lost, diagnosed, kept, votes,
+    last_vote_step, distinct, kept_units, entries,
 ):  # fmt: skip
     """Decide record by record from `done` on; returns early when the slab is full."""
     records_max, records_per_key_max, squares_max, selections_max = bounds
@@ -535,6 +590,7 @@ def _apply(  # type: ignore[no-untyped-def]
         row = rows[order[position]]
         k = members[order[position]]
         if units[row].kept >= records_max or units[row].squares >= squares_max:
+            lost = _count_dropped(diagnosed, row, window[k], lost)
             continue
         tag = tags[order[position]]
         if tag < 0:
@@ -544,12 +600,14 @@ def _apply(  # type: ignore[no-untyped-def]
             tag = rows_of_unknown[-1 - tag]
         at = _find_or_add(units, slab, used, free, row, tag)
         if at < 0:
-            return position, made, keys
+            return position, made, keys, lost
         entry = slab[at]
         count = entry & count_mask
         squares = np.int64(units[row].squares) + 2 * np.int64(count) + 1
         if count >= np.uint64(records_per_key_max) or squares > squares_max:
+            lost = _count_dropped(diagnosed, row, window[k], lost)
             continue
+        _count_kept(diagnosed, units[row].kept, window[k])
         units[row].kept += 1
         units[row].squares = squares
         voted = np.int64((entry & np.uint64(0xFFFFFFFF)) >> np.uint64(count_bits))
@@ -568,13 +626,15 @@ def _apply(  # type: ignore[no-untyped-def]
         kept_units[made] = row
         entries[made] = slab[at]
         made += 1
-    return len(order), made, keys
+    return len(order), made, keys, lost
 
 
 @kernel
-def _apply_early(units, slab, used, free, order, done, rows, tags, bounds, pairs_with, keep):  # type: ignore[no-untyped-def]
+def _apply_early(  # type: ignore[no-untyped-def]
+    units, slab, used, free, order, done, rows, tags, bounds, pairs_with, dropped, keep
+):
     """Decide record by record from `done` on; returns early when the slab is full."""
-    records_max, squares_max = bounds
+    records_max, squares_max, dropped_max = bounds
     for position in range(done, len(order)):
         row = rows[order[position]]
         if position == 0 or rows[order[position - 1]] != row:
@@ -582,18 +642,19 @@ def _apply_early(units, slab, used, free, order, done, rows, tags, bounds, pairs
             while number < len(pairs_with) and pairs_with[number] > 0:
                 pairs_with[number] = 0
                 number += 1
-        if pairs_with[1] >= min(records_max, squares_max):
-            continue
-        at = _find_or_add(units, slab, used, free, row, tags[order[position]])
-        if at < 0:
-            return position
-        count = np.int64(slab[at] & np.uint64(0xFFFFFFFF)) + 1
-        if count >= len(pairs_with):
-            continue
-        pairs = pairs_with[count] + 1
-        if pairs * count <= records_max and pairs * count * count <= squares_max:
-            pairs_with[count] = pairs
-            slab[at] += np.uint64(1)
+        if pairs_with[1] < min(records_max, squares_max):
+            at = _find_or_add(units, slab, used, free, row, tags[order[position]])
+            if at < 0:
+                return position
+            count = np.int64(slab[at] & np.uint64(0xFFFFFFFF)) + 1
+            pairs = pairs_with[count] + 1 if count < len(pairs_with) else records_max + 1
+            if pairs * count <= records_max and pairs * count * count <= squares_max:
+                pairs_with[count] = pairs
+                slab[at] += np.uint64(1)
+                keep[order[position]] = True
+                continue
+        if dropped[row] < dropped_max:
+            dropped[row] += 1
             keep[order[position]] = True
     return len(order)
 

@@ -22,8 +22,9 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from dpsqlp.entropy.secret import Secret
 from dpsqlp.errors import StateError
 from dpsqlp.plan import Plan
 from dpsqlp.stages.combine import Groups
+from dpsqlp.stages.diagnose import Tally, new_tally
 from dpsqlp.state.arrays import digest
 from dpsqlp.state.offsets import Offset, OffsetRange
 from dpsqlp.state.sealed import SealedStorage, missing_or_damaged, read_public
@@ -100,6 +102,7 @@ class Manifest:
     offset: Offset = None  # the source continues from here
     input_digest: str = ""
     release: File | None = None
+    diagnostics: dict[int, list[int]] = field(default_factory=dict)  # true totals by window
     tables: dict[str, TableLog] = field(default_factory=dict)
 
     def files(self) -> set[str]:
@@ -116,6 +119,7 @@ class Changes:
     trigger: int
     tables: Iterable[tuple[str, TableLog]]  # by name, all that stay open
     digests: Iterable[str]  # of the bounded input, by place
+    diagnostics: dict[int, list[int]]  # true totals by window
     closed: Iterable[TableLog] = ()  # tables that close: their files are not needed any more
 
 
@@ -125,7 +129,7 @@ class Journal:
     def __init__(self, storage: SealedStorage, core: Core) -> None:
         """Open the journal."""
         self.storage = storage
-        self._shards = Shards(storage, core)
+        self._shards, self._plan = Shards(storage, core), core.plan
         self.manifest = read_manifest(storage)
         if self.manifest.fingerprint != core.plan.fingerprint.hex():
             raise StateError(
@@ -140,7 +144,15 @@ class Journal:
             for (item, shard), table in self._load(kind, each):
                 group.setdefault(item, []).insert(shard, table)
         state.selected = self.load_selected(each)
+        state.tallies = self.load_tallies()
         return state
+
+    def load_tallies(self) -> dict[int, Tally]:
+        """The committed numbers of diagnostics, by window."""
+        return {
+            window: new_tally(self._plan, window, totals)
+            for window, totals in self.manifest.diagnostics.items()
+        }
 
     def load_selected(self, each: Each = map) -> dict[int, Table]:
         """The part of the state that is not in shards: the selected keys, by window."""
@@ -242,7 +254,10 @@ class Journal:
         copies = list(each(copy, list(tables)))
         digests = write(input_digest, [groups for _, groups in sorted(step.groups.items())])
         return Changes(
-            step.trigger, zip(tables, write(self._shards.store, copies), strict=True), digests
+            step.trigger,
+            zip(tables, write(self._shards.store, copies), strict=True),
+            chain(digests, [counted_digest(step.counted)]),
+            totals(state.tallies),
         )
 
     def commit(
@@ -281,6 +296,7 @@ class Journal:
             tables=dict(changes.tables),
             input_digest=digest([text.encode() for text in changes.digests]),
             release=file,
+            diagnostics=changes.diagnostics,
         )
         _write_manifest(self.storage, self.manifest)
         list(each(self.storage.delete, sorted(before - self.manifest.files())))
@@ -336,6 +352,7 @@ def read_manifest(storage: SealedStorage) -> Manifest:
         raise missing_or_damaged(MANIFEST, "missing")
     public, body = found
     release = body.pop("release")
+    diagnostics = {int(window): numbers for window, numbers in body.pop("diagnostics").items()}
     tables = {
         name: TableLog(rows, tuple(File(*file) for file in files))
         for name, (rows, files) in body.pop("tables").items()
@@ -344,6 +361,7 @@ def read_manifest(storage: SealedStorage) -> Manifest:
         **body,
         **public | {"columns": tuple(public["columns"])},
         release=None if release is None else File(**release),
+        diagnostics=diagnostics,
         tables=tables,
     )
 
@@ -367,6 +385,16 @@ def _by_name(record: Intent | Cut | Manifest) -> dict[str, Any]:
 def secret_check(secret: Secret) -> str:
     """A value that shows whether a secret is the state's."""
     return hmac.new(secret.derive(b"check"), b"", hashlib.sha256).hexdigest()
+
+
+def totals(tallies: Mapping[int, Tally]) -> dict[int, list[int]]:
+    """The true numbers of diagnostics, by window."""
+    return {window: tally.totals.tolist() for window, tally in tallies.items()}
+
+
+def counted_digest(counted: NDArray[np.int64]) -> str:
+    """The digest of what diagnostics have counted at a trigger."""
+    return digest([counted.tobytes()])
 
 
 def input_digest(groups: Groups) -> str:

@@ -1,8 +1,9 @@
 """Shard tables as files: snapshots, and deltas of what one trigger changed.
 
-A unit delta holds the new units, the new keys and the slab entry of each kept record. A key delta
-holds the changed rows; a snapshot of keys is a delta of all rows. The index, the due rows and the
-noise states follow from the rows: they are not stored, but computed again.
+A unit delta holds the new units, the new keys, the slab entry of each kept record, and the units of
+dropped records that diagnostics count. A key delta holds the changed rows; a snapshot of keys is a
+delta of all rows. The index, the due rows and the noise states follow from the rows: they are not
+stored, but computed again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def unit_delta(bounded: Bounded) -> Arrays:
         bounded.units,
         bounded.entries,
         bounded.votes,
+        bounded.dropped_units,
     ]
 
 

@@ -2,7 +2,7 @@
 
 A break replaces one piece of text that occurs exactly once in its file. Where the code has moved
 on, the runner says so: the break is then rewritten or dropped by hand, never silently. Each package
-of the source has a module of breaks here.
+of the source has a module of breaks here, and so have the diagnostics, which run through several.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from mutants.breaks import (
     clients,
     core,
     dashboard,
+    diagnostics,
     engines,
     entropy,
     ledgers,
@@ -46,6 +47,7 @@ BREAKS: list[Break] = [
     *engines.BREAKS,
     *spark.BREAKS,
     *dashboard.BREAKS,
+    *diagnostics.BREAKS,
     *tuning.BREAKS,
     *cli.BREAKS,
 ]

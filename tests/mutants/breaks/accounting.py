@@ -38,8 +38,8 @@ BREAKS = [
         "selection sigma x 0.9",
         "lemma 11: nu^2 = Cs s^2 / sigma_k^2 + ...",
         "accounting/calibrate.py",
-        "sigma = mechanism.sensitivity * math.sqrt(caps.selections / share) / nu",
-        "sigma = 0.9 * mechanism.sensitivity * math.sqrt(caps.selections / share) / nu",
+        "sigma = mechanism.sensitivity * math.sqrt(caps.selections / share) / remaining_nu",
+        "sigma = 0.9 * mechanism.sensitivity * math.sqrt(caps.selections / share) / remaining_nu",
         SHARES,
     ),
     Break(
@@ -346,8 +346,8 @@ BREAKS = [
         "no float error set aside for the closing",
         "lemma 19: the parts of all noise processes are at most epsilon / 1000 together",
         "accounting/calibrate.py",
-        "allowance = epsilon * FLOAT_SHARE / (charged + private_keys + closing)",
-        "allowance = epsilon * FLOAT_SHARE / (charged + private_keys)",
+        "allowance = epsilon * FLOAT_SHARE / (charged + private_keys + closing + told)",
+        "allowance = epsilon * FLOAT_SHARE / (charged + private_keys + told)",
         CALIBRATE + "test_a_sum_has_the_smallest_power_of_two_that_suffices",
     ),
     Break(

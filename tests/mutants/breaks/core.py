@@ -45,16 +45,16 @@ BREAKS = [
         "two columns may name one purpose",
         "lemma 21: the same noise for two columns",
         "plan.py",
-        "if CLOSING in purposes or len(set(purposes)) != len(purposes):",
-        "if CLOSING in purposes:",
+        "if reserved & set(purposes) or len(set(purposes)) != len(purposes):",
+        "if reserved & set(purposes):",
         INVARIANTS + "test_two_processes_may_not_name_one_purpose[process/0]",
     ),
     Break(
         "a column may have the closing's noise",
         "lemma 21: the same noise for a column and the closing",
         "plan.py",
-        "if CLOSING in purposes or len(set(purposes)) != len(purposes):",
-        "if len(set(purposes)) != len(purposes):",
+        "reserved = {CLOSING, *DIAGNOSTICS}",
+        "reserved = {*DIAGNOSTICS}",
         INVARIANTS + "test_two_processes_may_not_name_one_purpose[closing]",
     ),
     Break(
@@ -97,7 +97,7 @@ BREAKS = [
         "        _check_turn(self.plan, state, trigger)\n"
         "        if len(records) == 0:\n"
         "            state.trigger = trigger\n"
-        "            return TriggerResult(trigger, self.plan, {}, {}, {})\n",
+        "            return TriggerResult(trigger, self.plan, {}, {}, {}, np.empty(0), None)\n",
         BAD_INPUT + "test_an_empty_micro_batch_is_a_trigger_like_any_other",
     ),
     Break(

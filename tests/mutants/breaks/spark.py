@@ -47,8 +47,8 @@ BREAKS = [
         "a driver that forgets what was selected",
         "lemma 7: bounding is the same whatever happens to the process",
         "engines/spark/engine.py",
-        "selected = self.journal.load_selected()",
-        "selected: dict[int, Table] = {}",
+        "selected=self.journal.load_selected(),",
+        "selected={},",
         TASKS + "test_a_driver_that_starts_again_knows_what_was_selected",
     ),
     Break(

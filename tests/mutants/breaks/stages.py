@@ -564,8 +564,8 @@ BREAKS = [
         "a dropped record uses up some of the norm",
         "lemma 29: a dropped record uses up nothing",
         "stages/bound.py",
-        " or squares > squares_max:\n            continue\n",
-        " or squares > squares_max:\n            units[row].squares += 1\n            continue\n",
+        " or squares > squares_max:\n            lost",
+        " or squares > squares_max:\n            units[row].squares += 1\n            lost",
         NORM,
     ),
     Break(
@@ -596,8 +596,8 @@ BREAKS = [
         "early bounding stops at the norm",
         "lemma 27: a unit may have one record of as many keys as the square of its norm",
         "stages/bound.py",
-        "if pairs_with[1] >= min(records_max, squares_max):",
-        "if pairs_with[1] * pairs_with[1] >= min(records_max, squares_max):",
+        "if pairs_with[1] < min(records_max, squares_max):",
+        "if pairs_with[1] * pairs_with[1] < min(records_max, squares_max):",
         EARLY,
     ),
     Break(

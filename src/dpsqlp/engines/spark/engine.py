@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpsqlp.core import State, TriggerRelease, collect
+from dpsqlp.core import State, TriggerRelease, collect, sum_counted
 from dpsqlp.engines.clock import Clock
 from dpsqlp.engines.engine import Engine
 from dpsqlp.engines.secret_file import load_secret
@@ -47,7 +47,7 @@ from dpsqlp.sql.query import Query
 from dpsqlp.sql.spark import known_columns, spark_rows
 from dpsqlp.sql.spark.cells import name_sql
 from dpsqlp.stages.route import HASHED_KINDS, SEED
-from dpsqlp.state.journal import Changes, Intent, secret_check
+from dpsqlp.state.journal import Changes, Intent, counted_digest, secret_check, totals
 from dpsqlp.state.remote import storage_at
 from dpsqlp.state.sealed import SealedStorage
 from dpsqlp.state.shards import TableLog, open_tables, parse_name, shard_name
@@ -105,8 +105,12 @@ class SparkEngine(Engine):
         """Load the driver's part of the state: the selected keys. Executors have the shards."""
         manifest = self.journal.manifest
         self.shards = manifest.shards
-        selected = self.journal.load_selected()
-        self.state = State(manifest.shards, manifest.trigger, selected=selected)
+        self.state = State(
+            manifest.shards,
+            manifest.trigger,
+            selected=self.journal.load_selected(),
+            tallies=self.journal.load_tallies(),
+        )
 
     @redact_errors("take over the public tables")
     def _adopt(self, spark: SparkSession) -> None:
@@ -162,30 +166,36 @@ class SparkEngine(Engine):
         payloads = records.mapInArrow(BoundTask(*task), PAYLOADS)
         for stage in stages:
             payloads = payloads.repartitionById(self.shards, "shard").mapInArrow(stage, PAYLOADS)
-        logs, parts = self._parse_payloads(intent.trigger, payloads.toArrow())
+        logs, parts, counted = self._parse_payloads(intent.trigger, payloads.toArrow())
+        diagnostics = self.core.diagnose(self.state, counted, intent.trigger)
         selected = [(part.window, part.selected) for part in parts]
         self.core.close_trigger(self.state, intent.trigger, selected)
         stay_open = self._open_tables(intent.trigger + 1)
         tables = {name: log for name, log in logs.items() if name in stay_open}
         closed = [log for name, log in logs.items() if name not in stay_open]
         tables |= self.journal.save_selected(self.state.selected, intent.trigger)
-        digests = [part.digest for part in parts]
-        changes = Changes(intent.trigger, tables.items(), digests, closed)
-        return changes, self._collect(intent, parts)
+        digests = [*(part.digest for part in parts), counted_digest(counted)]
+        numbers = totals(self.state.tallies)
+        changes = Changes(intent.trigger, tables.items(), digests, numbers, closed)
+        return changes, self._collect(intent, parts, diagnostics)
 
     def _parse_payloads(
         self, trigger: int, payloads: pa.Table
-    ) -> tuple[dict[str, TableLog], list[_KeyShard]]:
-        """The files of the shards' tables, and the releases of key shards in order. Refused unless
-        every shard ran once in each stage: it passes on what the stages before said of their own.
+    ) -> tuple[dict[str, TableLog], list[_KeyShard], NDArray[np.int64]]:
+        """The files of the shards' tables, the releases of key shards in order, and what unit
+        shards have counted. Refused unless every shard ran once in each stage: it passes on what
+        the stages before said of their own.
         """
         logs: dict[str, TableLog] = {}
         parts: list[_KeyShard] = []
+        counted: list[NDArray[np.int64]] = []
         for header, arrays in read_payloads(payloads.to_batches()):
             name = header["table"]
             if name in logs:
                 raise shards_went_wrong(trigger)
             logs[name] = read_log(header["log"])
+            if "counted" in header:
+                counted.append(np.array(header["counted"], np.int64))
             if "digest" in header:
                 _, (window, shard) = parse_name(name)
                 data, offsets, values, selected = arrays
@@ -193,7 +203,11 @@ class SparkEngine(Engine):
                 parts.append(_KeyShard(window, shard, header["digest"], texts, values, selected))
         if set(logs) != self._open_tables(trigger):
             raise shards_went_wrong(trigger)
-        return logs, sorted(parts, key=lambda part: (part.window, part.shard))
+        return (
+            logs,
+            sorted(parts, key=lambda part: (part.window, part.shard)),
+            sum_counted(counted),
+        )
 
     def _open_tables(self, trigger: int) -> set[str]:
         """The names of the shards' tables that a trigger has open."""
@@ -213,7 +227,9 @@ class SparkEngine(Engine):
         shard_hash = f"xxhash64({', '.join(columns)})" if columns else str(SEED)
         return f"CAST(pmod({shard_hash}, {self.shards}) AS INT)"
 
-    def _collect(self, intent: Intent, parts: list[_KeyShard]) -> TriggerRelease:
+    def _collect(
+        self, intent: Intent, parts: list[_KeyShard], diagnostics: NDArray[np.int64] | None
+    ) -> TriggerRelease:
         windows = [np.full(len(part.key_text), part.window, np.int64) for part in parts]
         return collect(
             self.plan,
@@ -221,6 +237,7 @@ class SparkEngine(Engine):
             np.concatenate([np.empty(0, np.int64), *windows]),
             Encoded.concatenate([part.key_text for part in parts]),
             np.concatenate([part.values for part in parts]),
+            diagnostics,
         )
 
 

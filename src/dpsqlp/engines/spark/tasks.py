@@ -106,7 +106,8 @@ class BoundTask(Task):
             assert isinstance(table, UnitTable)
             members = by_id[records.period[by_id] == period]
             bounded, groups = worker.core.by_unit(table, records, members, selected)
-            yield _payload(shard, worker.save(name, table, bounded))
+            header = worker.save(name, table, bounded) | {"counted": bounded.counted.tolist()}
+            yield _payload(shard, header)
             targets = key_shards(groups.key, worker.shards)
             for target in range(worker.shards):
                 for part in _parts(np.flatnonzero(targets == target)):
