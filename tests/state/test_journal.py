@@ -160,10 +160,10 @@ def test_a_restart_knows_what_was_selected() -> None:
 
 
 def example(release: ReleasePolicy, *, closes: bool = False) -> tuple[Plan, list[Any]]:
-    """A plan and its batches. Window 0 ends at trigger 4: where it has a closing, that selects two
-    keys of three.
+    """A plan and its batches. Window 0 ends at trigger 4: where it has a closing, that selects
+    keys.
     """
-    closing = Closing(1.0, 0.01, 0.01, 2.0**-10, (900, 600, 500), 3600, 0.01)
+    closing = Closing(1.0, 0.01, 0.01, 2.0**-10, (900, 600, 500), 2700, 0.01)
     plan = make_plan(
         4,
         release=release,
