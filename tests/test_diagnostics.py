@@ -20,6 +20,7 @@ import dpsqlp
 from dpsqlp.accounting.calibrate import calibrate, calibrate_shorter
 from dpsqlp.accounting.model import (
     DIAGNOSTICS,
+    Calibration,
     ContributionBounds,
     Diagnostics,
     Process,
@@ -192,6 +193,42 @@ def test_diagnostics_and_all_else_cost_nu_squared(closing: bool) -> None:
                 assert epsilon == pytest.approx(2, rel=1e-3)
                 if made.closing is not None:
                     assert made.closing.budget <= (1 - share) * made.nu**2
+
+
+def calibrated(share: float, *, closing: bool = False) -> Calibration:
+    """One record of a unit, one vote."""
+    return calibrate(
+        epsilon=2,
+        delta=1e-8,
+        caps=ONE,
+        mechanism=Tree(5),
+        processes=[Process("n", "count")],
+        release="every_trigger",
+        closing=closing,
+        diagnostics_share=share,
+    )
+
+
+ONE = ContributionBounds(1, 1, 1)
+
+
+def test_diagnostics_stay_where_there_is_nothing_left_for_a_closing() -> None:
+    """A unit of one record and one vote has nothing left, so there is no closing."""
+    made = calibrated(0.1, closing=True)
+    assert made.closing is None
+    assert made.diagnostics is not None
+    assert squared_nu(made, ONE, Tree(5), "every_trigger") == pytest.approx(made.nu**2)
+
+
+def test_float_error_of_diagnostics_is_charged() -> None:
+    """Noise too large for its float error is refused, and what it costs counts as spent."""
+    with pytest.raises(PlanError, match=r"noise of 'units_seen' is too large"):
+        calibrated(1e-40)
+    made = calibrated(0.1)
+    assert made.diagnostics is not None
+    large = replace(made, diagnostics=replace(made.diagnostics, sigmas=(1e12,) * 4))
+    spent = [epsilon_spent(each, ONE, Tree(5), "every_trigger") for each in (made, large)]
+    assert spent[1] > 1.1 * spent[0]
 
 
 def test_a_number_costs_the_same_in_shorter_windows() -> None:

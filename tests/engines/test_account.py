@@ -11,6 +11,7 @@ import pytest
 
 import dpsqlp
 from dpsqlp.accounting.ledger import Entry, Ledger
+from dpsqlp.accounting.privacy_loss import squared_nu
 from dpsqlp.engines import account, engine
 from dpsqlp.engines.account import entry_of
 from dpsqlp.errors import BudgetError, StateError, UnavailableError
@@ -270,6 +271,16 @@ def test_the_noise_is_that_of_a_pipeline_without_a_budget(folder: Path) -> None:
 def entered(sql: str, now: int = START + HOUR + MINUTE) -> Entry:
     (sink,) = compile_script(sql).sinks
     return entry_of(sink.query, make_plan(sink.query, created=now), "0" * 32, now, now)
+
+
+def test_diagnostics_are_entered_with_all_else() -> None:
+    """A share for diagnostics changes what is made of nu^2, not nu^2."""
+    (sink,) = compile_script(budgeted(CLOCK, options=", diagnostics_share = 0.2")).sinks
+    plan = make_plan(sink.query, created=START)
+    entry = entry_of(sink.query, plan, "0" * 32, START, START)
+    spent = squared_nu(plan.calibration, plan.caps, plan.mechanism, plan.release)
+    assert plan.calibration.diagnostics is not None
+    assert entry.squared_nu == pytest.approx(spent)
 
 
 def test_a_replay_is_charged_for_the_timestamps_that_it_reads() -> None:

@@ -187,6 +187,24 @@ def test_a_replay_of_frames_that_had_begun_reads_the_same(
     assert as_twin(engine.query, got) == twin_run(engine, by_span(given, FIRST, last))
 
 
+def test_the_frames_of_a_replay_do_not_outlive_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after its last commit, it deletes them when it is opened again."""
+    sql = script(source=FRAMES, emit=replay(START, START + HOUR))
+    engine = fed(tmp_path, sql, records(3, START, START + HOUR))
+    with monkeypatch.context() as patched:
+        patched.setattr("dpsqlp.engines.engine.sweep_spools", Mock(side_effect=KeyboardInterrupt))
+        for _ in range(3):
+            engine.step()
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    engine.close()
+    assert list((tmp_path / "state").rglob("spool/*"))
+    made(tmp_path, sql).close()
+    assert not list((tmp_path / "state").rglob("spool/*"))
+
+
 def test_a_replay_of_frames_has_all_of_them_first(tmp_path: Path) -> None:
     """A frame that comes later would change spans that have been released."""
     sql = script(source=FRAMES, emit=replay(START, START + HOUR))

@@ -221,7 +221,9 @@ def test_quanta_and_float_error_suit_all_lengths() -> None:
     assert len({noise.calibration.processes[0].quantum for noise in plan.noises}) == 1
 
 
-@pytest.mark.parametrize("field", ["sigma", "thresholds", "mechanism", "quantum", "missing"])
+@pytest.mark.parametrize(
+    "field", ["sigma", "process sigma", "thresholds", "mechanism", "quantum", "missing"]
+)
 def test_a_plan_whose_windows_do_not_fit_is_refused(field: str) -> None:
     """Windows of one length with the numbers of another."""
     plan = make_plan(months())
@@ -231,6 +233,10 @@ def test_a_plan_whose_windows_do_not_fit_is_refused(field: str) -> None:
     assert selection is not None
     changed = {
         "sigma": replace(calibration, selection=replace(selection, sigma=0.99 * selection.sigma)),
+        "process sigma": replace(
+            calibration,
+            processes=tuple(replace(p, sigma=0.5 * p.sigma) for p in calibration.processes),
+        ),
         "thresholds": replace(
             calibration,
             selection=replace(selection, thresholds=plan.calibration.selection.thresholds),  # type: ignore[union-attr]

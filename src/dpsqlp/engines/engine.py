@@ -92,7 +92,8 @@ class Engine(ABC):
             self.journal.sweep()
             self.cuts = Cuts(self.journal, source, self.schedule, self.clock, pending)
             begun = None if pending is None else pending.offsets
-            replayed = self._offset if self.schedule.on_event_time else None
+            replays_on = self.schedule.on_event_time and not self._all_ran
+            replayed = self._offset if replays_on else None
             sweep_spools(storage, [begun, replayed, *map(self.cuts.offsets, self.cuts.waiting)])
             self._is_ahead_of_disk = self._missed = False
             if self._unpublished is not None:
@@ -144,8 +145,12 @@ class Engine(ABC):
     @property
     def finished(self) -> bool:
         """Whether the last trigger has run, and its release is published."""
-        ran = self.schedule.last is not None and self.next_trigger > self.schedule.last
-        return ran and self.published
+        return self._all_ran and self.published
+
+    @property
+    def _all_ran(self) -> bool:
+        """Whether the last trigger has run."""
+        return self.schedule.last is not None and self.next_trigger > self.schedule.last
 
     def check_unfinished(self) -> None:
         """Refuse to go on after the last trigger."""

@@ -60,6 +60,7 @@ class ReleaseQuery:
         """The second table: one row for each open window, with or without records."""
         windows = np.array(self._plan.windows.open(release.trigger), np.int64)
         columns = self._fixed(windows, release.trigger)
+        del columns["window_local"]  # for groups alone
         assert release.diagnostics is not None
         for number, name in enumerate(DIAGNOSTICS):
             columns[name] = pa.array(release.diagnostics[:, number])

@@ -1,8 +1,8 @@
 """From a validated query to the core's plan: grids of public time, noise, thresholds.
 
 Implements T = (window + lateness) / interval and the grids of windows and unit periods, counted in
-triggers: emit intervals, or a calendar's boundaries. A calendar becomes a table here, and the time
-zone database is asked nowhere else.
+triggers: emit intervals, or a calendar's boundaries. A calendar becomes a table here, and for
+windows and periods the time zone database is asked nowhere else.
 
 Privacy contract: a unit's state outlives every record that may still count against it. A record's
 period comes from its own timestamp t; it is accepted while a window that contains t is open.
