@@ -14,6 +14,7 @@ from dpsqlp.engines.clock import TriggerGrid
 from dpsqlp.engines.release_query import ReleaseQuery
 from dpsqlp.entropy.secret import Secret
 from dpsqlp.sql import SinkDef
+from dpsqlp.sql.release import FIXED
 from dpsqlp.tuning.figures import figures_of, values_of
 from dpsqlp.tuning.preview import preview_query
 from dpsqlp.tuning.simulate import Shown, half_way, simulate
@@ -91,7 +92,7 @@ def engine_rows(sql: str, folder: Path) -> tuple[set[tuple[Any, ...]], set[tuple
             if window is not None:
                 first = int(np.datetime64(key[0], "us").astype(int)) // interval
             final = row.pop("final")
-            values = tuple(row[name] for name in row if name not in ("window_end", "trigger"))
+            values = tuple(value for name, value in row.items() if name not in FIXED)
             if final:
                 end.add((*key, *values))
             if trigger - first == half_way(plan):

@@ -104,8 +104,10 @@ def release_sql(text: Text, select: exp.Select, outputs: tuple[Output, ...], pos
     limits = [] if offset is None else [f"rows.release_rank > {offset}"]
     if limit is not None:
         limits.append(f"rows.release_rank <= {limit + (offset or 0)}")
-    if not limits and select.args.get("order") is None:  # the rows come, and stay, in order
-        return f"SELECT {', '.join(columns)} FROM (SELECT * FROM {rows}) AS rows"
+    if not limits and select.args.get("order") is None:  # then nothing need be ranked
+        # Sorting also fixes the bytes under a null, which a retry must write again.
+        inner = f"SELECT * FROM {rows}"
+        return f"SELECT {', '.join(columns)} FROM ({inner}) AS rows ORDER BY rows.position"
     inner = f"SELECT *, {_rank(text, select, outputs, post)} AS release_rank FROM {rows}"
     outer = f"SELECT {', '.join(columns)} FROM ({inner}) AS rows"
     if limits:
