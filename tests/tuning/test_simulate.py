@@ -92,7 +92,8 @@ def engine_rows(sql: str, folder: Path) -> tuple[set[tuple[Any, ...]], set[tuple
             if window is not None:
                 first = int(np.datetime64(key[0], "us").astype(int)) // interval
             final = row.pop("final")
-            values = tuple(value for name, value in row.items() if name not in FIXED)
+            # An average of nothing is 0 in a simulation.
+            values = tuple(value or 0.0 for name, value in row.items() if name not in FIXED)
             if final:
                 end.add((*key, *values))
             if trigger - first == half_way(plan):
